@@ -72,7 +72,7 @@ class Trial:
         load = LoadArrays(
             inputs=self._workload.inputs,
             outputs=self._workload.outputs,
-            places=self._workload.places,
+            positions=self._workload.positions,
             rtol=self._workload.rtol,
             atol=self._workload.atol,
         )

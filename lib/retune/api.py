@@ -66,7 +66,7 @@ def extract_tasks(network: ImportedNetwork) -> tuple[Task, ...]:
 def compile_network(
     network: ImportedNetwork, tuned: Sequence[Tuned] = (), *, device: Device | str = "pocl"
 ) -> Module:
-    """The network loaded on the device, with these results in place of the default schedules.
+    """The network loaded on the device, with these results instead of the default schedules.
 
     Raises: InputError if a result is of a task that the network does not have.
     """

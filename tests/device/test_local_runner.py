@@ -242,7 +242,7 @@ def test_the_measuring_process_has_the_conditions_that_records_are_looked_up_by(
 
 
 def test_an_output_that_lies_elsewhere_is_compared_where_it_lies():
-    laid = replace(WORKLOAD, key="laid", places={"y": np.arange(2 * N)[::-2][:N]})
+    laid = replace(WORKLOAD, key="laid", positions={"y": np.arange(2 * N)[::-2][:N]})
     there = program("y[511 - 2 * i] = 2 * x[i] + w[i];")
     wide = replace(there, buffers=tuple(
         replace(b, elements=2 * N) if b.name == "y" else b for b in there.buffers

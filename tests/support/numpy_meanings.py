@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 from retune.core.dtypes import Array
 from retune.ops import host_numpy
 from retune.ops.convolution import border, transposed_extents
-from retune.ops.host_numpy import COMBINED, top_places
+from retune.ops.host_numpy import COMBINED, top_positions
 from retune.ops.linear import BYTES
 from retune.ops.quantized import LIMIT
 from retune.ops.registry import Attrs, integer, ints, number, present
@@ -812,7 +812,7 @@ for _name, _find in EXTREMES.items():
 def top_indices(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     """Where the `count` largest (or smallest) elements are, in order; the first of equal ones."""
     data, axis, count = present(arrays), integer(attrs, "axis"), integer(attrs, "count")
-    return (top_places(data, count, axis, largest=bool(attrs["largest"])),)
+    return (top_positions(data, count, axis, largest=bool(attrs["largest"])),)
 
 
 CUMULATIVE: dict[str, tuple[np.ufunc, int]] = {

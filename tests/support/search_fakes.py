@@ -63,7 +63,7 @@ class FakeRunner:
     def prepare(self, workload: Workload) -> None:
         self.workloads.append(workload.key)
 
-    places = 1
+    slots = 1
 
     def forget(self, workload_key: str) -> None:
         self.workloads.remove(workload_key)

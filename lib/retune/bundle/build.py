@@ -405,7 +405,7 @@ class _PlanBuilder:
             self.slots.append(Slot(task_key=key, label=label, finalists=ranges))
 
     def _loop(self, group: Group) -> None:
-        """Steps in turns: states lie in one of two places, and each step leaves them in the other.
+        """Steps in turns: states lie in one of two buffers, and each step leaves them in the other.
 
         The last one of an odd number of steps comes after the loop.
         """
@@ -454,7 +454,7 @@ class _PlanBuilder:
             self.loops.append(PlanLoop(first=begin, end=len(self.launches), times=part.times))
 
     def _state(self, part: LoopPart, value: str, prefix: str) -> tuple[str, str]:
-        """The two places of a state."""
+        """The two buffers of a state."""
         kind = part.step.graph.types[value]
         pair = (f"{prefix}{value}@0", f"{prefix}{value}@1")
         for name in pair:
@@ -471,7 +471,7 @@ class _PlanBuilder:
         turn: int,
         prefix: str,
     ) -> None:
-        """One step is in the plan: it reads the states in their places number `turn`."""
+        """One step is in the plan: it reads the states in their buffers number `turn`."""
         graph, count = part.step.graph, len(states)
         own = {v: f"{prefix}{v}@{turn}" for v in graph.types if v not in graph.constants}
         own |= {value: f"{prefix}{value}" for value in graph.constants}
@@ -691,9 +691,9 @@ class _PlanBuilder:
         if value in self.buffers:
             return value
         if value in self.views:
-            place = self.views[value]
-            of = self._rows(place, self.graph.types[value].dtype)
-            self.aliases[value] = Alias(value=value, of=of, storage=place.storage)
+            view = self.views[value]
+            of = self._rows(view, self.graph.types[value].dtype)
+            self.aliases[value] = Alias(value=value, of=of, storage=view.storage)
         graph, kind = self.graph, self.graph.types[value]
         if value in graph.inputs:
             role = "input"
@@ -709,15 +709,15 @@ class _PlanBuilder:
         )
         return value
 
-    def _rows(self, place: View, dtype: DType) -> str:
+    def _rows(self, view: View, dtype: DType) -> str:
         """What it is a view of: a value, or memory that is there for it alone."""
-        if place.of in self.graph.types:
-            return self._value(place.of)
-        self.buffers[place.of] = ProgramBuffer(
-            name=place.of,
+        if view.of in self.graph.types:
+            return self._value(view.of)
+        self.buffers[view.of] = ProgramBuffer(
+            name=view.of,
             dtype=dtype,
-            elements=place.storage.elements,
+            elements=view.storage.elements,
             role="temp",
-            shape=tuple(part.room for part in place.storage.parts),
+            shape=tuple(part.room for part in view.storage.parts),
         )
-        return place.of
+        return view.of

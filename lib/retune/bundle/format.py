@@ -291,7 +291,7 @@ def _add(archive: zipfile.ZipFile, name: str, stream: BinaryIO, size: int) -> No
 
 
 def check_replaceable(folder: Path) -> None:
-    """Raises: InputError if a bundle at `folder` would take the place of something else."""
+    """Raises: InputError if a bundle at `folder` would replace something else."""
     check_replaces(folder, "a bundle", is_bundle)
 
 

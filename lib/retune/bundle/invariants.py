@@ -472,13 +472,13 @@ def check_writable(plan: NetworkPlan) -> None:
 
 
 def check_hosts(plan: NetworkPlan) -> None:
-    """Each host step is a model of its own, in its place, on known buffers of the model's types."""
+    """Each host step is a model of its own, in its turn, on known buffers of the model's types."""
     buffers = {entry.name: entry for entry in plan.buffers}
     last = 0
     for host in plan.hosts:
         where = _where(host)
         if not last <= host.after <= len(plan.launches):
-            expected = f"a place from {last} to {len(plan.launches)}, after the steps before it"
+            expected = f"a position from {last} to {len(plan.launches)}, after the steps before it"
             raise broken_plan(plan, where, expected, str(host.after))
         last = host.after
         _check_known(plan, where, (*host.read, *host.writes), buffers)

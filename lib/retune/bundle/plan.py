@@ -44,7 +44,7 @@ LABELS_NOTE = "labels"
 model returns strings or maps (`proto.labels`)."""
 INTEGERS_NOTE = "integers"
 """There where parts of the network compute with codes, by a recipe or as its file has them: numpy's
-integers are then the same, and other runtimes round in other places."""
+integers are then the same, and other runtimes round elsewhere."""
 ROWS_NOTE = "rows"
 """There where products round rows to int8 while the network runs, and onnxruntime does not."""
 LARGEST_ERROR_NOTE = "largest_error"

@@ -164,7 +164,7 @@ def _key(path: Path, side: str, read: Callable[[bytes], object], kind: type[T]) 
 
 
 def _unreadable(error: Exception) -> str:
-    """What there was in place of a key, in a few words; libraries give a page of reasons."""
+    """What there was instead of a key, in a few words; libraries give a page of reasons."""
     match error:
         case FileNotFoundError():
             return "no file"

@@ -52,7 +52,7 @@ def join_plans(
 def with_sizes_of(plan: NetworkPlan, other: NetworkPlan, values: SizeValues) -> NetworkPlan:
     """The plan with the sizes, inputs and outputs of another one of the same network.
 
-    It may have been made with numbers in place of some of these sizes, those among `values`, and is
+    It may have been made with numbers instead of some of these sizes, those among `values`, and is
     for these alone. Outputs that have other extents where its conditions hold stay its own.
     """
     made_for = {each.size.name for each in plan.sizes}

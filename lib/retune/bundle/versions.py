@@ -106,7 +106,7 @@ class Version:
 
 
 def check_publishable(out: Path) -> None:
-    """Raises: InputError if publishing to the folder would take the place of something else.
+    """Raises: InputError if publishing to the folder would replace something else.
 
     What a version's own folder holds is not looked at: a damaged one gives way to the next.
     """

@@ -19,7 +19,7 @@ _FRAME_LINES = 9
 def standing_rows(event: TuneEvent) -> list[Row]:
     """One row for each task, the costliest first; those never right stand before all others.
 
-    `id` is the task's place in the network, `total us` its weight times its latency.
+    `id` is the task's position in the network, `total us` its weight times its latency.
     """
     numbered = sorted(enumerate(event.tasks, 1), key=lambda pair: -_cost(pair[1]))
     return [
@@ -96,7 +96,7 @@ class LiveTable:
         self._live.start()
 
     def show(self, event: TuneEvent) -> None:
-        """Draws the event's tasks in place of what was drawn before."""
+        """Draws the event's tasks instead of what was drawn before."""
         self._live.update(standing_table(event, self._console.height), refresh=True)
 
     def say(self, text: str) -> None:

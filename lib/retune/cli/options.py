@@ -28,7 +28,7 @@ Module = Annotated[
 ]
 
 
-def place(text: str) -> Path:
+def as_path(text: str) -> Path:
     """The path. Raises: InputError for none, as of a variable of the shell that is not set."""
     if not text:
         raise InputError("expected the name of a folder, got ''; `.` is the one you are in")
@@ -73,7 +73,7 @@ Records = Annotated[
     Path | None,
     typer.Option(
         help="Record store, a folder.",
-        parser=place,
+        parser=as_path,
         metavar="PATH",
         show_default="artifacts/records",
     ),
@@ -200,7 +200,7 @@ def check_module(module: Path) -> None:
 
 
 def record_store(records: Path | None) -> "RecordStore":
-    """The store at the folder, or at the default place. Raises: InputError if there is none."""
+    """The store at the folder, or in the default folder. Raises: InputError if there is none."""
     root = records or records_root()
     if not root.is_dir():
         raise InputError(

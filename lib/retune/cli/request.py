@@ -14,7 +14,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from retune.cli.commands.farm import Certs, Scheduler, farm_device
-from retune.cli.options import device_names, parse_shapes, parse_values, place
+from retune.cli.options import as_path, device_names, parse_shapes, parse_values
 from retune.core.errors import InputError
 from retune.core.parameters import named, parse_parameters
 from retune.graph.quantize.settings import QuantizeSettings
@@ -113,7 +113,7 @@ def _parameters(
     if name == "model":
         info: Any = typer.Argument(help=option.help, metavar="MODEL")
     elif name in _FOLDERS:
-        kind, info = Path, typer.Option(help=option.help, parser=place, metavar="PATH", **shown)
+        kind, info = Path, typer.Option(help=option.help, parser=as_path, metavar="PATH", **shown)
     else:
         flag = (spelled.flag if spelled else None) or flags.get(name)
         text = f"{option.help} {spelled.note}" if spelled else option.help

@@ -65,7 +65,7 @@ class _AffineIndex:
     terms: tuple[tuple[Monomial, int], ...]
     sized: tuple[tuple[str, Monomial, int], ...] = ()
     """Unrolled variables whose steps depend on sizes, which are the monomials."""
-    places: dict[int, Address] = field(default_factory=dict[int, Address])
+    addresses: dict[int, Address] = field(default_factory=dict[int, Address])
     """Those made so far, by their offset."""
     moved: "dict[tuple[int, ...], _AffineIndex]" = field(
         default_factory=dict[tuple[int, ...], "_AffineIndex"]
@@ -74,7 +74,7 @@ class _AffineIndex:
 
 
 class Addresses:
-    """The places of accesses in one run of straight-line code; forms are found once each."""
+    """The addresses of accesses in one run of straight-line code; forms are found once each."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
@@ -96,12 +96,12 @@ class Addresses:
         offset = form.offset
         for name, step in form.steps:
             offset += step * instance.env[name]
-        place = form.places.get(offset)
-        if place is None:
+        address = form.addresses.get(offset)
+        if address is None:
             lanes = across if form.stride else 1
-            place = Address(buffer, form.base, offset, lanes, form.divisor, form.terms)
-            form.places[offset] = place
-        return place
+            address = Address(buffer, form.base, offset, lanes, form.divisor, form.terms)
+            form.addresses[offset] = address
+        return address
 
     def resolve(self, terms: Polynomial, instance: Instance) -> Polynomial:
         """The polynomial with unrolled variables replaced by their values, as lanes allow it."""
@@ -171,7 +171,7 @@ class Addresses:
                 divisor=_known_divisor(base),
                 terms=tuple(base.items()),
                 sized=(),
-                places={},
+                addresses={},
             )
         return known
 

@@ -88,7 +88,7 @@ class AttentionCall:
 
 
 def attention_to_calls(program: Program) -> Program:
-    """The program with a call in place of each loop over rows of attention.
+    """The program with a call instead of each loop over rows of attention.
 
     Raises: CodegenError where operands do not lie as the function reads them.
     """

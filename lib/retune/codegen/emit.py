@@ -330,8 +330,8 @@ class KernelBody:
             for i, t in live
             if not t and None in reads[id(i)]
         }
-        runs = gathers.vectors_of(place for found in apart.values() for place in found)
-        large = [printer.place(i) for i, t in live if not t and i.block.buffer in self._large]
+        runs = gathers.vectors_of(address for found in apart.values() for address in found)
+        large = [printer.address(i) for i, t in live if not t and i.block.buffer in self._large]
         printer.past = streams.whole_lines(large, self._loops)
         lines = self._scopes[-1].statements
         lines.extend(self._rows_ahead(read for found in reads.values() for read in found))
@@ -349,8 +349,8 @@ class KernelBody:
                     found = reads[id(instance)]
                     named = self._name_reads(printer, found, shared - words.keys())
                     (lines if test else body).extend(named)
-                    for place in (*apart.get(id(instance), ()), *found):
-                        body.extend(self._name_run(printer, place, joined))
+                    for address in (*apart.get(id(instance), ()), *found):
+                        body.extend(self._name_run(printer, address, joined))
                     made = printer.statements(instance)
                     body.extend(self._copied(made) if self._copying else made)
                 if test:
@@ -385,15 +385,15 @@ class KernelBody:
     def _name_run(
         self,
         printer: Expressions,
-        place: Address | None,
+        address: Address | None,
         runs: gathers.Runs,
     ) -> Iterator[Statement]:
         """The declaration of the vector that an element is a lane of, unless it has a name."""
-        if place in runs and place not in printer.lanes:
-            vector, lane = runs[place]
+        if address in runs and address not in printer.lanes:
+            vector, lane = runs[address]
             if vector not in printer.named:
                 yield self._name_read(printer, vector)
-            printer.lanes[place] = gathers.Lane(printer.named[vector], lane)
+            printer.lanes[address] = gathers.Lane(printer.named[vector], lane)
 
     def _name_read(self, printer: Expressions, read: Address) -> Statement:
         """The declaration of a variable that holds the read from now on."""

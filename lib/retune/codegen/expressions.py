@@ -29,7 +29,7 @@ from retune.codegen.kernel import (
     Together,
     Value,
 )
-from retune.codegen.lookups import is_lookup, looked_up, lookups, place_of
+from retune.codegen.lookups import index_of, is_lookup, looked_up, lookups
 from retune.codegen.passes import gathers
 from retune.codegen.passes.sharing import shared_values
 from retune.codegen.registers import lane_bound
@@ -85,8 +85,8 @@ class Expressions:
 
     def forget(self, runs: gathers.Runs) -> None:
         """The elements, and what they are lanes of, have no names any more: their scope ends."""
-        for place, (vector, _) in runs.items():
-            self.lanes.pop(place, None)
+        for address, (vector, _) in runs.items():
+            self.lanes.pop(address, None)
             self.named.pop(vector, None)
 
     # -- assignments ---------------------------------------------------------------------------
@@ -99,26 +99,26 @@ class Expressions:
         block = instance.block
         if (call := AttentionCall.of(block)) is not None:
             return [self._group_call(call, instance)]
-        place = self.place(instance)
+        address = self.address(instance)
         lanes = instance.lane[1] if instance.lane else 1
-        across = place is not None and place.lanes == 1 and block.reducer is not None
-        if place is None or (place.lanes != lanes and not across):
+        across = address is not None and address.lanes == 1 and block.reducer is not None
+        if address is None or (address.lanes != lanes and not across):
             raise CodegenError(f"{block.name}: its stores are not adjacent")
         made = self._name_values(instance)
-        target = self._register(place)
-        old = target or self.load(place)
+        target = self._register(address)
+        old = target or self.load(address)
         entry = called(block.value)
         if entry is not None and entry.warp is not None:
             return [*made, self._together(entry, old, instance)]
-        if place.lanes < lanes:
+        if address.lanes < lanes:
             value = self._across_lanes(instance, old, lanes, made)
         else:
             value = self._updated(instance, old, lanes)
-        stored = Store(self._at(place), value, place in self.past)
+        stored = Store(self._at(address), value, address in self.past)
         made.append(stored if target is None else Assign((target,), value))
         return made
 
-    def place(self, instance: Instance) -> Address | None:
+    def address(self, instance: Instance) -> Address | None:
         """Where the instance writes; None where its lanes are not adjacent."""
         return self._addresses.of(instance.block.buffer, instance.block.indices, instance)
 
@@ -133,18 +133,18 @@ class Expressions:
         return Together(Function(entry.name, signature_of(packs)), sums, packs)
 
     def _group_call(self, call: AttentionCall, instance: Instance) -> Statement:
-        """A call by all items of a group, with the places at which its operands start."""
+        """A call by all items of a group, with the addresses at which its operands start."""
         block = instance.block
 
-        def place(buffer: Buffer, indices: tuple[Expr, ...]) -> At:
+        def address(buffer: Buffer, indices: tuple[Expr, ...]) -> At:
             found = self._addresses.of(buffer, indices, instance)
             assert found is not None, "no lanes are around it"
             return self._at(found)
 
         return GroupCall(
             call.function,
-            place(block.buffer, block.indices),
-            tuple(place(load.buffer, load.indices) for load in call.starts),
+            address(block.buffer, block.indices),
+            tuple(address(load.buffer, load.indices) for load in call.starts),
             tuple(self.value(number, instance) for number in call.numbers),
             Memory(self._frame.names.fresh("held"), INT32, "local"),
         )
@@ -188,13 +188,13 @@ class Expressions:
     def _name_values(self, instance: Instance) -> list[Statement]:
         """Declarations of the values that the block computes once and uses several times.
 
-        The places that lanes look up are among them.
+        The indices that lanes look up are among them.
         """
         block = instance.block
         key = (block.name, instance.lane is not None)
         if key not in self._shared:
-            places = map(place_of, lookups(instance, self._frame.registers))
-            self._shared[key] = [*shared_values(block.value), *places]
+            indices = map(index_of, lookups(instance, self._frame.registers))
+            self._shared[key] = [*shared_values(block.value), *indices]
         self._values = {}
         made: list[Statement] = []
         for node in self._shared[key]:
@@ -219,8 +219,8 @@ class Expressions:
     def target(self, instance: Instance) -> Name:
         """The register that an instance sets. Raises: CodegenError if it sets none."""
         block = instance.block
-        place = self._addresses.of(block.buffer, block.indices, instance)
-        target = None if place is None else self._register(place)
+        address = self._addresses.of(block.buffer, block.indices, instance)
+        target = None if address is None else self._register(address)
         if target is None:
             raise CodegenError(f"{block.name}: its stores are not adjacent")
         return target
@@ -268,7 +268,7 @@ class Expressions:
     # -- reads ---------------------------------------------------------------------------------
 
     def certain_reads(self, instance: Instance, written: set[Buffer]) -> list[Address | None]:
-        """Places of reads that happen whenever the instance runs and see no store beside it.
+        """Addresses of reads that happen whenever the instance runs and see no store beside it.
 
         None for a read whose lanes are not adjacent, see `scattered_reads`.
         """
@@ -277,13 +277,13 @@ class Expressions:
         return [of(load.buffer, load.indices, instance) for load in found]
 
     def scattered_reads(self, instance: Instance, written: set[Buffer]) -> Iterator[Address]:
-        """Places of the lanes of certain reads whose lanes are not adjacent."""
+        """Addresses of the lanes of certain reads whose lanes are not adjacent."""
         if instance.lane is None:
             return
         var, lanes = instance.lane
         whole = self.certain_reads(instance, written)
-        for load, place in zip(self._certain_loads(instance.block, written), whole, strict=True):
-            if place is None and not is_lookup(load, var, self._frame.registers):
+        for load, address in zip(self._certain_loads(instance.block, written), whole, strict=True):
+            if address is None and not is_lookup(load, var, self._frame.registers):
                 for i in range(lanes):
                     one = Instance(instance.block, {**instance.env, var.name: i}, None)
                     read = self._addresses.of(load.buffer, load.indices, one)
@@ -306,11 +306,13 @@ class Expressions:
         """What is read from memory."""
         return MemoryLoad(self._at(read), read.buffer.dtype.compute)
 
-    def _at(self, place: Address) -> At:
-        """The place in memory; vectors are accessed whole where that helps the target."""
-        whole = self._frame.groups.aligned_vectors and place.lanes > 1 and place.aligned
-        aligned = whole and place.buffer.scope in ("global", "constant", "local")
-        return At(self._frame.memory(place.buffer), place.base, place.offset, place.lanes, aligned)
+    def _at(self, address: Address) -> At:
+        """The address in memory; vectors are accessed whole where that helps the target."""
+        whole = self._frame.groups.aligned_vectors and address.lanes > 1 and address.aligned
+        aligned = whole and address.buffer.scope in ("global", "constant", "local")
+        return At(
+            self._frame.memory(address.buffer), address.base, address.offset, address.lanes, aligned
+        )
 
     def _register(self, read: Address) -> Name | None:
         """The register that a read or write goes to; None for memory."""
@@ -400,8 +402,8 @@ class Expressions:
     def _load(self, load: Load, instance: Instance) -> Value:
         lane = instance.lane and instance.lane[0]
         if len(loads(load)) > 1 and is_lookup(load, lane, self._frame.registers):
-            places = self.value(place_of(load), instance)
-            return looked_up(load, self._frame.memory(load.buffer), places)
+            indices = self.value(index_of(load), instance)
+            return looked_up(load, self._frame.memory(load.buffer), indices)
         read = self._addresses.of(load.buffer, load.indices, instance)
         if read is not None:
             value = self._register(read) or self.named.get(read)
@@ -413,8 +415,8 @@ class Expressions:
         var, lanes = instance.lane
         envs = ({**instance.env, var.name: i} for i in range(lanes))
         ones = [Instance(instance.block, env, None) for env in envs]
-        places = [self._addresses.of(load.buffer, load.indices, one) for one in ones]
-        parts = [self.lanes[p] for p in places if p in self.lanes]
+        addresses = [self._addresses.of(load.buffer, load.indices, one) for one in ones]
+        parts = [self.lanes[p] for p in addresses if p in self.lanes]
         if len(parts) == lanes and (value := gathers.shuffled(parts, load.dtype)):
             return value
         values = tuple(self._load(load, one) for one in ones)

@@ -47,7 +47,7 @@ class Scope:
     names: dict[object, Value] = field(default_factory=dict[object, Value])
     """Hoisted values by their content."""
     fetched: set[object] = field(default_factory=set[object])
-    """Places of reads that were looked at for rows to fetch."""
+    """Addresses of reads that were looked at for rows to fetch."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

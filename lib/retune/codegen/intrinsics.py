@@ -13,7 +13,7 @@ On register tiles, the accumulators of a reduction become values of a type of th
                                         y[0, 0] = y.tile[0]
 
 Of a warp, each item computes results of its own, but reads a share of the operands for all items.
-What it reads follows from its place in the warp, see `Fragment`; the sums stay where they were:
+What it reads follows from its position in the warp, see `Fragment`; the sums stay where they were:
 
     for j in 2, k in 8, i in 4, q in 4:
       y[j, i] += x[p, j, 4*k + q]*w[k, c, i, q]
@@ -231,7 +231,7 @@ def _joined(nest: Stmt, found: Match) -> Stmt:
 
 
 def _warp_calls(nest: Stmt, loop: For, found: Match) -> Stmt:
-    """The nest with a call in place of a loop; the sums are set to their start by vectors."""
+    """The nest with a call instead of a loop; the sums are set to their start by vectors."""
     items = item_loops(found.entry, nest, loop)
     assert items is not None, "`mismatch` has asked"
     row, column = (found.loops[axis.var] for axis in found.entry.op.axes)
@@ -266,18 +266,18 @@ def _shares(found: Match, items: tuple[For, For], number: int) -> Iterable[Expr]
         dtype = Share(dtype, entry.name)
     assert fragment is not None and entry.warp is not None, "it is one of a warp"
     sizes = (entry.warp.first, entry.warp.second)
-    places = {
-        place: n.var if n.extent == const(size) else n.var % size
-        for place, n, size in zip((FIRST, SECOND), items, sizes, strict=True)
+    positions = {
+        position: n.var if n.extent == const(size) else n.var % size
+        for position, n, size in zip((FIRST, SECOND), items, sizes, strict=True)
     }
     theirs: dict[Var, Expr] = {}
     if fragment.owner is not None:
-        own, place = items[number].var, (FIRST, SECOND)[number]
-        theirs[own] = simplify(own - places[place] + substitute(fragment.owner, places))
-    rows = [{axis: substitute(row, places)} for row in fragment.rows]
+        own, position = items[number].var, (FIRST, SECOND)[number]
+        theirs[own] = simplify(own - positions[position] + substitute(fragment.owner, positions))
+    rows = [{axis: substitute(row, positions)} for row in fragment.rows]
     for step, row in product(fragment.steps, rows or [{}]):
         chosen = {**theirs, **row}
-        at = _divided(found.at_step(number, substitute(step, places), chosen), operand.pack)
+        at = _divided(found.at_step(number, substitute(step, positions), chosen), operand.pack)
         pack: Expr = read_as(load, dtype, at, operand.pack)
         if (choice := found.mask(number)) is not None:
             assert isinstance(choice.otherwise, Const), "it was matched so"
@@ -313,13 +313,13 @@ class _TileCalls:
         own = found.loops
         inside = {n.var: evaluate_int(n.extent) for n in loops(loop)}
         self._extents = {axis: inside[var] for axis, var in own.items()}
-        block, place = found.block, found.result
-        if place is None:
+        block, position = found.block, found.result
+        if position is None:
             raise CodegenError(
                 f"{block.name}: expected results in tiles of the instruction, got others"
             )
         rows, columns = (axis.var for axis in found.entry.op.axes)
-        kind = self._tile(block.buffer.dtype, (rows, columns), place)
+        kind = self._tile(block.buffer.dtype, (rows, columns), position)
         sizes = {own[rows]: kind.rows, own[columns]: kind.columns}
         units = [max([1, *(sizes.get(v, 1) for v in variables(i))]) for i in block.indices]
         extents = zip(block.buffer.shape, units, strict=True)
@@ -329,13 +329,13 @@ class _TileCalls:
         self._number = tuple(map(_divided, self._first, units))
         self._held = Buffer(f"{block.buffer.name}.tile", shape, kind, "register")
 
-    def _tile(self, dtype: DType, indices: Sequence[Expr], place: TileIndex) -> Tile:
+    def _tile(self, dtype: DType, indices: Sequence[Expr], position: TileIndex) -> Tile:
         """The type of a tile that the pattern accesses so."""
         row, along = indices
         steps = polynomial(along).items()
         last = sum(step * (self._extents[v] - 1) for (v,), step in steps if isinstance(v, Var))
         assert isinstance(row, Var), "patterns number their rows"
-        return Tile(dtype, self._extents[row], last + 1, place.pitch)
+        return Tile(dtype, self._extents[row], last + 1, position.pitch)
 
     def whole(self) -> Stmt:
         """The whole loop nest: it sets the accumulators, adds to them by the instruction, and
@@ -375,10 +375,10 @@ class _TileCalls:
     def _operands(self) -> Iterable[Load]:
         """Loads of the operands' tiles, in the intrinsic's order."""
         for number, load in enumerate(self._found.reads):
-            place = self._found.tile(number)
-            assert place is not None, "`mismatch` has asked"
-            kind = self._tile(load.buffer.dtype, self._found.wanted(number).indices, place)
-            yield read_as(load, kind, place.origin)
+            position = self._found.tile(number)
+            assert position is not None, "`mismatch` has asked"
+            kind = self._tile(load.buffer.dtype, self._found.wanted(number).indices, position)
+            yield read_as(load, kind, position.origin)
 
 
 def _nested(loops: Sequence[For], block: Block, suffix: str) -> Stmt:

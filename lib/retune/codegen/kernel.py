@@ -31,7 +31,7 @@ from retune.ir.nodes import IRNode, node
 VECTOR_LANES = (2, 4, 8, 16)
 """Lanes of vectors (3 is left out: its form in memory is another)."""
 TABLE_BYTES, TABLE_LANES = 256, 16
-"""Of a table that is read at several places at once, and these places."""
+"""Of a table that is read at several indices at once, and these indices."""
 ROUNDED_LANES: Mapping[DType, tuple[int, ...]] = {BFLOAT16: (8, 16)}
 """Small float -> the vectors that devices may round to it by an instruction."""
 VECTOR_TYPES = frozenset({FLOAT32, INT32, INT8, INT7, UINT8, UINT7, BOOL})
@@ -130,7 +130,7 @@ class Memory(IRNode):
     dtype: DType = field(compare=False)
     scope: str = field(compare=False)
     image: tuple[int, int] | None = field(default=None, compare=False)
-    """Texels of a row, and rows, of an image that is read in place of an array."""
+    """Texels of a row, and rows, of an image that is read instead of an array."""
 
 
 @node
@@ -167,19 +167,19 @@ class MemoryLoad(IRNode):
 
 @node
 class LookedUp(IRNode):
-    """Elements of a table of `TABLE_BYTES`, one for each of `TABLE_LANES` places."""
+    """Elements of a table of `TABLE_BYTES`, one for each of `TABLE_LANES` indices."""
 
     memory: Memory
-    places: "Value"
+    indices: "Value"
     dtype: DType
 
     @property
     def lanes(self) -> int:
         """Of the vector read."""
-        return self.places.lanes
+        return self.indices.lanes
 
     def __str__(self) -> str:
-        return f"{self.memory.name}[{self.places}]"
+        return f"{self.memory.name}[{self.indices}]"
 
 
 @node
@@ -317,7 +317,7 @@ class Asked:
 
 @node
 class Prefetch(IRNode):
-    """Asks for the line `beyond` elements after a place, which need not exist."""
+    """Asks for the line `beyond` elements after an address, which need not exist."""
 
     at: At
     beyond: int
@@ -473,7 +473,7 @@ def _fields_of(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
 
 
 def parts(tree: "Statement | Value | tuple[Statement, ...]") -> "Iterator[Statement | Value | At]":
-    """The statements, values and places in a tree, itself included."""
+    """The statements, values and addresses in a tree, itself included."""
     stack: list[Any] = [tree]
     while stack:
         part = stack.pop()

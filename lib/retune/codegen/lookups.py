@@ -1,7 +1,7 @@
-"""Reads whose places other reads say: elements of a table, one for each lane.
+"""Reads whose indices other reads say: elements of a table, one for each lane.
 
-Where a register, or each lane's own read, says what to read, the places are computed together, as a
-vector with a name, and each lane reads from its own. Tables of 256 bytes, as functions of codes
+Where a register, or each lane's own read, says what to read, the indices are computed together, as
+a vector with a name, and each lane reads from its own. Tables of 256 bytes, as functions of codes
 have them, are read by whole vectors: some processors hold all of one in a few registers.
 """
 
@@ -43,21 +43,21 @@ def lookups(instance: Instance, registers: Container[Buffer]) -> list[Load]:
     return [load for load in reversed(found) if is_lookup(load, lane, registers)]
 
 
-def place_of(load: Load) -> Expr:
+def index_of(load: Load) -> Expr:
     """The number of the element in its buffer."""
     return from_polynomial(flat_terms(load.buffer, load.indices))
 
 
-def looked_up(load: Load, memory: Memory, places: Value) -> Value:
-    """What the lookup reads at one place or several: then `places` is a name."""
-    if places.lanes == 1:
-        return MemoryLoad(At(memory, places, 0), load.dtype)
-    whole = places.lanes == TABLE_LANES and places.dtype == INT32 and memory.image is None
+def looked_up(load: Load, memory: Memory, indices: Value) -> Value:
+    """What the lookup reads at one index or several: then `indices` is a name."""
+    if indices.lanes == 1:
+        return MemoryLoad(At(memory, indices, 0), load.dtype)
+    whole = indices.lanes == TABLE_LANES and indices.dtype == INT32 and memory.image is None
     if whole and _is_table(load.buffer):
-        return LookedUp(memory, places, load.dtype)
-    ones = [Lanes(places, (number,), places.dtype) for number in range(places.lanes)]
+        return LookedUp(memory, indices, load.dtype)
+    ones = [Lanes(indices, (number,), indices.dtype) for number in range(indices.lanes)]
     values = tuple(MemoryLoad(At(memory, one, 0), load.dtype) for one in ones)
-    return Operation("vector", values, load.dtype, places.lanes)
+    return Operation("vector", values, load.dtype, indices.lanes)
 
 
 def _is_table(buffer: Buffer) -> bool:

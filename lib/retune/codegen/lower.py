@@ -449,7 +449,7 @@ def _buffers(program: Program, images: Mapping[str, Image]) -> list[ProgramBuffe
 def _size_buffers(program: Program, used: Collection[str]) -> Iterator[ProgramBuffer]:
     """Those of the sizes on which the program depends, and of all that its kernels are given.
 
-    Places in memory and values may depend on sizes that no extent depends on.
+    Addresses and values may depend on sizes that no extent depends on.
     """
     buffers = {b.name for b in (*program.inputs, *program.scratch, *program.outputs)}
     own = {v.name for v in sizes_in(program)}

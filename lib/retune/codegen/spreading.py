@@ -31,13 +31,13 @@ def spread_copies(body: Sequence[Statement]) -> tuple[Statement, ...]:
         return tuple(body)
     commits = [s for s in copying if isinstance(s, Commit)]
     parts = list(_pieces((s for s in copying if not isinstance(s, Commit)), CopyAhead | If))
-    places = [n * len(groups) // (_HALF * len(parts)) for n in range(len(parts))]
+    positions = [n * len(groups) // (_HALF * len(parts)) for n in range(len(parts))]
     made = [body[0]]
     for number, group in enumerate(groups):
         made += group
-        for place, part in zip(places, parts, strict=True):
-            made += part if place == number else []
-        made += commits if number == places[-1] else []
+        for position, part in zip(positions, parts, strict=True):
+            made += part if position == number else []
+        made += commits if number == positions[-1] else []
     return tuple(made)
 
 

@@ -24,7 +24,7 @@ KNOBS: tuple[Knob, ...] = (
     Knob(
         "RETUNE_SHIPPED_RECORDS",
         "",
-        "a file or folder of records in place of those that come with the package; `none`: without "
+        "a file or folder of records instead of those that come with the package; `none`: without "
         "any",
     ),
     Knob("RETUNE_CACHE", "artifacts/cache", "stage outputs, content-addressed"),

@@ -619,7 +619,7 @@ def _ask(relation: Relation, gap: int | Dim) -> bool:
 
 
 def condition_of(relation: Relation, gap: Dim, holds: bool) -> Condition:
-    """The Condition in its plainest form: of sizes in place of quotients where that says the same.
+    """The Condition in its plainest form: of sizes instead of quotients where that says the same.
 
     `4*(h // 4) < 182` is `h < 184` where h has steps of 4, and where it has others.
     """
@@ -641,11 +641,11 @@ def condition_of(relation: Relation, gap: Dim, holds: bool) -> Condition:
 
 
 def _without_exact(dim: Dim) -> tuple[Dim, int]:
-    """So many times the Dim, with sizes in place of their quotients by their steps."""
+    """So many times the Dim, with sizes instead of their quotients by their steps."""
     rows = [(*_times_exact(monomial), c) for monomial, c in dim.terms]
     times = lcm(*(below // gcd(below, c) for _, below, c in rows))
     found = _normal({monomial: times * c // below for monomial, below, c in rows})
-    assert isinstance(found, Dim), "sizes take the places of sizes"
+    assert isinstance(found, Dim), "sizes replace sizes"
     return found, times
 
 

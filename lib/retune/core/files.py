@@ -48,7 +48,7 @@ def check_ending(named: str, path: Path, *endings: str) -> None:
 
 def _check_accepts(named: str, folder: Path) -> None:
     whole = folder.absolute()
-    nearest = next(place for place in (whole, *whole.parents) if os.path.lexists(place))
+    nearest = next(path for path in (whole, *whole.parents) if os.path.lexists(path))
     if not nearest.is_dir():
         kind = "a file" if nearest.is_file() else "something else"
         raise InputError(f"{named}: expected a folder, got {kind} at {nearest}")

@@ -81,7 +81,7 @@ def exclusive(
     a wait of less than `quiet_s` seconds. Without `wait` that is an error.
     The file is gone after the context; that of a holder who was killed stays, and locks nothing.
 
-    Raises: BusyError without `wait`; InputError for a place where no file can be made; what ends
+    Raises: BusyError without `wait`; InputError for a folder where no file can be made; what ends
     the wait, see `retune.core.waiting`.
     """
     descriptor = _acquire(path, doing or f"{path} is held", quiet_s if wait else None)
@@ -137,7 +137,7 @@ def _acquire(path: Path, doing: str, quiet_s: float | None) -> int:
 
 
 def _locked(path: Path, *, wait: bool) -> int | None:
-    """The open lock file, locked, and at its place: a holder who ends takes it away.
+    """The open lock file, locked, and at its path: a holder who ends takes it away.
 
     None if another has the lock, and nobody is to wait.
     """

@@ -1,4 +1,4 @@
-"""Parameters of a device that a user or a profile gives in place of what a driver says.
+"""Parameters of a device that a user or a profile gives instead of what a driver says.
 
 Read `with_parameters`. A device with some has a name of its own, `pocl?max_local_bytes=32768`, so
 that all processes that open it by its name have the same limits.

@@ -31,7 +31,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """The names; of equal ones each with its place among them, such as `softmax (2 of 4)`."""
+    """The names; of equal ones each with its number among them, such as `softmax (2 of 4)`."""
     totals, seen = Counter(names), Counter[str]()
     found: list[str] = []
     for name in names:

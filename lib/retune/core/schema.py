@@ -150,7 +150,7 @@ def from_plain(
 ) -> T:
     """The value of plain data, such as JSON, TOML or a parsed command line gives.
 
-    `style` says how errors name a place: `file.fault[0].at`, or `file: fault 1: at` for people.
+    `style` says how errors name a location: `file.fault[0].at`, or `file: fault 1: at` for people.
     Raises: `error` as a sentence: where, what was expected, what was found.
     """
     try:
@@ -161,7 +161,7 @@ def from_plain(
         raise error(_sentence(kind, data, where, style, str(caught)) + _then(remedy)) from None
     if problem := _beyond(found, data, (), closed=closed):
         path, why = problem
-        raise error(f"{_place(where, path, style)}: {why}{_then(remedy)}")
+        raise error(f"{_location(where, path, style)}: {why}{_then(remedy)}")
     return found
 
 
@@ -294,17 +294,17 @@ def _sentence(kind: object, data: object, where: str, style: str, message: str) 
     asked, got, path = _resolve(kind, data, steps)
     if missing := re.search(r"missing required field `(.*)`", stated):
         add = _then("add the key" if style == "toml" else "")
-        return f"{_place(where, (*path, missing[1]), style)}: expected a value, got nothing{add}"
-    place = _place(where, path, style)
+        return f"{_location(where, (*path, missing[1]), style)}: expected a value, got nothing{add}"
+    location = _location(where, path, style)
     if stated.startswith("Invalid enum value"):
         choices = tuple(map(str, _choices(asked)))
         near = did_you_mean(got, choices) if isinstance(got, str) else ""
-        return f"{place}: expected one of {', '.join(choices)}, got {_shown(got)}{near}"
+        return f"{location}: expected one of {', '.join(choices)}, got {_shown(got)}{near}"
     if stated == "Number out of range":
-        return f"{place}: expected a finite number, got {_shown(got)}"
+        return f"{location}: expected a finite number, got {_shown(got)}"
     if not (expected := _EXPECTED.fullmatch(stated)):
-        return f"{place}: {stated}"
-    return f"{place}: expected {_noun(expected[1], style, expected[2])}, got {_shown(got)}"
+        return f"{location}: {stated}"
+    return f"{location}: expected {_noun(expected[1], style, expected[2])}, got {_shown(got)}"
 
 
 def _choices(kind: object) -> tuple[object, ...]:
@@ -410,7 +410,7 @@ def _beyond(found: object, data: object, path: _Path, *, closed: bool) -> tuple[
     return None
 
 
-def _place(where: str, path: _Path, style: str) -> str:
+def _location(where: str, path: _Path, style: str) -> str:
     if style == "json":
         return where + "".join(f"[{s}]" if isinstance(s, int) else f".{s}" for s in path)
     return where + "".join(f" {s + 1}" if isinstance(s, int) else f": {s}" for s in path)

@@ -93,7 +93,7 @@ _TURN: ContextVar[DeviceTurn | None] = ContextVar("retune_turn", default=None)
 def turn() -> Generator[DeviceTurn]:
     """A turn of this thread, which is over at the end of the context.
 
-    One inside another one takes its place. Without a stopwatch it counts for nothing.
+    One inside another one replaces it. Without a stopwatch it counts for nothing.
     """
     outer, made = _TURN.get(), DeviceTurn(_WATCH.get(), "idle")
     if outer is not None and (outer.watch, outer.thread) == (made.watch, made.thread):

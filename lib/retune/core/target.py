@@ -84,7 +84,7 @@ class DeviceSpec:
     affinity: str = ""
     """Cores of the machine on which its kernels may run; empty if it has cores of its own."""
     computed_by: str = ""
-    """Name and fingerprint, with a bar between them, of the device that computes in its place: one
+    """Name and fingerprint, with a bar between them, of the device that computes instead: one
     with other limits, see `core.parameters`, or one that plays it, see `device.profiles`."""
 
     @property

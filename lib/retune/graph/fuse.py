@@ -361,8 +361,8 @@ def _computes(around: _Surroundings, nodes: Sequence[Node]) -> Node | None:
     if value in graph.ends or len(readers) != 1 or graph.types[value].dtype != FLOAT32:
         return None
     (reader,) = readers
-    places = [place for place, read in enumerate(reader.inputs) if read == value]
-    return reader if reader.op in _CONVOLUTIONS and places == [0] else None
+    positions = [position for position, read in enumerate(reader.inputs) if read == value]
+    return reader if reader.op in _CONVOLUTIONS and positions == [0] else None
 
 
 def _goes_along_rows(graph: Graph, node: Node, shape: tuple[int, ...]) -> bool:

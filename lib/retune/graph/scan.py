@@ -196,8 +196,10 @@ def add_body(build: GraphBuilder, body: Graph, states: int) -> list[str]:
     computed = {value for node in body.nodes if computes(node) for value in node.outputs}
     read = {value for node in body.nodes for value in node.inputs}
     outputs: list[str] = []
-    for place, value in enumerate(body.outputs):
-        own = value in computed and value not in outputs and (place < states or value not in read)
+    for position, value in enumerate(body.outputs):
+        own = (
+            value in computed and value not in outputs and (position < states or value not in read)
+        )
         outputs.append(value if own else build.add("identity", [value], name=f"{value}.copy"))
     return outputs
 

@@ -275,8 +275,8 @@ def _offsets(a: Attention) -> list[str]:
     row, start = f"part * {a.tile.keys} + lane % 8", a.tile.step * keys
     key = f"const uint k_at = (uint)held + ({row} + lane / 16 * 8) * {keys} + lane / 8 % 2 * 16;"
     if a.dtype not in _PAIRS:
-        place = f"(part * {a.tile.keys} + 2 * t) * {values} + g * 4"
-        return [key, f"__local const char* v_at = (__local const char*)held + {start} + {place};"]
+        offset = f"(part * {a.tile.keys} + 2 * t) * {values} + g * 4"
+        return [key, f"__local const char* v_at = (__local const char*)held + {start} + {offset};"]
     return [
         key,
         f"const uint v_at = (uint)held + {start} + ({row} + lane / 8 % 2 * 8)"
@@ -385,14 +385,14 @@ def _softmax(a: Attention) -> list[str]:
     if a.causal:
         hidden += f" || j0 + {t.keys - 1} > top + last"
         unseen += " || col > row + last"
-    places = [
+    offsets = [
         "const int row = top + 16 * m + g + x / 2 * 8, col = j0 + 8 * j + 2 * t + x % 2;",
     ]
     added = _read(
         a.bias or FLOAT32, "bias", "min(row, rows - 1) * bias_row + min(col, keys - 1) * bias_key"
     )
-    biased = _each_score(a, *places, f"s[m][j][x] = (s[m][j][x] * scale + {added}) * {_LOG2E};")
-    masked = _each_score(a, *places, f"if ({unseen}) s[m][j][x] = -INFINITY;")
+    biased = _each_score(a, *offsets, f"s[m][j][x] = (s[m][j][x] * scale + {added}) * {_LOG2E};")
+    masked = _each_score(a, *offsets, f"if ({unseen}) s[m][j][x] = -INFINITY;")
     return [
         *(biased if a.bias else []),
         f"if ({hidden}) {{",
@@ -444,8 +444,8 @@ def _values_by_words(a: Attention, at: str) -> list[str]:
     scores lie; `ldmatrix` turns no words, so that values are read one by one."""
     t, pitch = a.tile, a.pitch(a.values)
     score = _word(a, "as_uint(s[m][j][x / 2 + x % 2 * 2])")
-    place = f"v_at + {at} + (8 * j + y) * {pitch} + e * 32"
-    word = _word(a, f"*(__local const uint*)({place})")
+    offset = f"v_at + {at} + (8 * j + y) * {pitch} + e * 32"
+    word = _word(a, f"*(__local const uint*)({offset})")
     inner = _each(
         "e",
         a.values // 8,
@@ -489,17 +489,17 @@ def _added_up(a: Attention) -> list[str]:
         "__local float* sums = (__local float*)held;",
         _wait(a),
         "if (part > 0) {",
-        *_in(_each("m", t.tiles, _place(a, "part - 1"), *_handed_over(a))),
+        *_in(_each("m", t.tiles, _offset(a, "part - 1"), *_handed_over(a))),
         "}",
         _wait(a),
         "if (part > 0) return;",
         f"for (int p = 0; p < {t.parts - 1}; ++p) {{",
-        *_in(_each("m", t.tiles, _place(a, "p"), *_taken_over(a))),
+        *_in(_each("m", t.tiles, _offset(a, "p"), *_taken_over(a))),
         "}",
     ]
 
 
-def _place(a: Attention, part: str) -> str:
+def _offset(a: Attention, part: str) -> str:
     """Where an item's maxima, sums and results of a part start."""
     t, held = a.tile, a.values // 2 + 4
     rows = f"(({part}) * {t.warps} + warp % {t.warps}) * {t.tiles} + m"

@@ -179,10 +179,10 @@ class Match:
         if fragment is not None and self.entry.reads_locally:
             reads = product(fragment.steps, fragment.rows)
             return all(self._in_pack(number, *read) for read in reads)
-        place, pack = self.tile(number), self.entry.operands[number].pack
-        if place is None or self.entry.warp is None:
-            return place is not None
-        steps = (place.pitch, *polynomial(place.origin).values())
+        position, pack = self.tile(number), self.entry.operands[number].pack
+        if position is None or self.entry.warp is None:
+            return position is not None
+        steps = (position.pitch, *polynomial(position.origin).values())
         return all(step % pack == 0 for step in steps)
 
     def at_step(self, number: int, step: Expr, chosen: Mapping[Var, Expr]) -> Expr:

@@ -116,18 +116,20 @@ class _Operand:
         """The operand, of which `change` takes away the dimension of an axis, if it has that."""
         if axis not in self.axes:
             return self
-        place, array = self.axes.index(axis), self.array
-        rest = (*self.axes[:place], *self.axes[place + 1 :])
-        shape = (*self.shape[:place], *self.shape[place + 1 :])
-        return _Operand(rest, shape, lambda arrays: change(array(arrays), place))
+        dimension, array = self.axes.index(axis), self.array
+        rest = (*self.axes[:dimension], *self.axes[dimension + 1 :])
+        shape = (*self.shape[:dimension], *self.shape[dimension + 1 :])
+        return _Operand(rest, shape, lambda arrays: change(array(arrays), dimension))
 
     def at(self, axis: Var, index: int) -> "_Operand":
         """The operand with one axis settled."""
-        return self.without(axis, lambda array, place: np.moveaxis(array, place, 0)[index])
+        return self.without(axis, lambda array, dimension: np.moveaxis(array, dimension, 0)[index])
 
     def summed(self, axis: Var) -> "_Operand":
         """The operand without an axis, over which it is added up."""
-        return self.without(axis, lambda array, place: array.sum(axis=place, dtype=array.dtype))
+        return self.without(
+            axis, lambda array, dimension: array.sum(axis=dimension, dtype=array.dtype)
+        )
 
 
 def _operand(
@@ -294,16 +296,19 @@ def _matrix(
 
     Without an empty batch.
     """
-    place = {axis: position for position, axis in enumerate(operand.axes)}
+    dimension = {axis: position for position, axis in enumerate(operand.axes)}
 
     def lying(*groups: Sequence[Var]) -> tuple[list[int] | None, tuple[int, ...]]:
-        order = [place[axis] for group in groups for axis in group]
-        sizes = [prod(operand.shape[place[axis]] for axis in group) for group in groups]
+        order = [dimension[axis] for group in groups for axis in group]
+        sizes = [prod(operand.shape[dimension[axis]] for axis in group) for group in groups]
         shape = tuple(sizes if batch else sizes[1:])
         return (None if order == sorted(order) else order), shape
 
     straight, turned = lying(batch, rows, columns), lying(batch, columns, rows)
-    inner, upright = [place[axis] for axis in (*columns, *rows)], {place[axis] for axis in rows}
+    inner, upright = (
+        [dimension[axis] for axis in (*columns, *rows)],
+        {dimension[axis] for axis in rows},
+    )
 
     def run(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         array = operand.array(arrays)
@@ -321,7 +326,7 @@ def _matrix(
 def _groups(
     left: Sequence[Var], right: Sequence[Var], out: Sequence[Var]
 ) -> tuple[list[Var], list[Var], list[Var], list[Var], bool]:
-    """Batch, rows, columns and depth of a product, and whether its operands change places.
+    """Batch, rows, columns and depth of a product, and whether its operands are swapped.
 
     They do where the result then lies in the order of the output.
     """

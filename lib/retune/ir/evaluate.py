@@ -113,14 +113,14 @@ def apply(function: ScalarFunction, *arrays: np.ndarray, **attributes: float) ->
 class Formulas:
     """Some expressions, to be evaluated again and again: equal parts of them are evaluated once.
 
-    They are one list of operations on numbered places, so that a small population costs little
+    They are one list of operations on numbered slots, so that a small population costs little
     more than numpy's own calls.
     """
 
     def __init__(self, exprs: Iterable[Expr] = ()) -> None:
         """Starts with these expressions, see `row`. Raises: ValueError if one reads memory."""
         self._rows: dict[int, int] = {}
-        self._place: dict[Expr, int] = {}
+        self._slot: dict[Expr, int] = {}
         self._start: list[Value] = []
         self._inputs: list[tuple[Var, int]] = []
         self._steps: list[tuple[Callable[..., Value], tuple[int, ...], int]] = []
@@ -141,35 +141,35 @@ class Formulas:
         for another variable without a value.
         """
         known = list(self._start)
-        for var, place in self._inputs:
+        for var, slot in self._inputs:
             if isinstance(var, SizeVar) and var not in values:
-                known[place] = example(dim_of(var.size))
+                known[slot] = example(dim_of(var.size))
             else:
-                known[place] = values[var]
-        for operation, operands, place in self._steps:
-            known[place] = operation(*[known[i] for i in operands])
+                known[slot] = values[var]
+        for operation, operands, slot in self._steps:
+            known[slot] = operation(*[known[i] for i in operands])
         table = np.empty((len(self._rows), count))
-        for line, place in zip(table, self._rows, strict=True):
-            line[...] = known[place]
+        for line, slot in zip(table, self._rows, strict=True):
+            line[...] = known[slot]
         return table
 
     def _add(self, expr: Expr) -> int:
-        """The place of the expression's value."""
-        known = self._place.get(expr)
+        """The slot of the expression's value."""
+        known = self._slot.get(expr)
         if known is not None:
             return known
         if isinstance(expr, Load):
             _no_memory(expr, ())
         operands = tuple(self._add(child) for child in expr.children)
-        place = self._place[expr] = len(self._start)
+        slot = self._slot[expr] = len(self._start)
         self._start.append(0)
         if isinstance(expr, Var):
-            self._inputs.append((expr, place))
+            self._inputs.append((expr, slot))
         elif operands:
-            self._steps.append((_operation(expr), operands, place))
+            self._steps.append((_operation(expr), operands, slot))
         else:
-            self._start[place] = evaluate(expr, {})
-        return place
+            self._start[slot] = evaluate(expr, {})
+        return slot
 
 
 def _operation(expr: Expr) -> Callable[..., Value]:

@@ -529,7 +529,7 @@ def substitute(expr: Expr, values: Mapping[Var, Expr]) -> Expr:
 
 
 def fixed_sizes(expr: Expr, values: SizeValues) -> Expr:
-    """The expression with these values in place of sizes."""
+    """The expression with these values instead of sizes."""
     known: dict[Var, Expr] = {
         v: const(values[v.name]) for v in size_variables(expr) if v.name in values
     }

@@ -1,4 +1,5 @@
-"""Addresses of buffers' elements, in elements: the one place where a storage map is applied."""
+"""Addresses of buffers' elements, in elements: the one function in which a storage map is
+applied."""
 
 from collections.abc import Sequence
 
@@ -51,7 +52,7 @@ class FlatIndices:
 def flat_terms(buffer: Buffer, indices: Sequence[Expr], ranges: Ranges | None = None) -> Polynomial:
     """`flat_index` as a polynomial over simplified atoms.
 
-    An index in tiles is affine in the loops over tiles and over places in a tile where `ranges`,
+    An index in tiles is affine in the loops over tiles and over positions in a tile where `ranges`,
     of those variables, says that the inner loop stays in one tile.
     """
     storage = storage_of(buffer)

@@ -84,7 +84,7 @@ class ScalarFunction:
     `{bits}`, `{magnitude}` and `{infinity}` are the integer type of its bits, the mask of all of
     them but the sign, and infinity's."""
     builtin: str = ""
-    """Clang's function in place of it, which is one instruction on x86 and Arm."""
+    """Clang's function instead of it, which is one instruction on x86 and Arm."""
     near: float = 0.0
     """A lane beyond it spoils those below it, which are kept apart; 0: lanes are independent."""
     of_vectors: Rational | Exponential | None = None
@@ -382,7 +382,7 @@ def _divide(a: Expr, b: Expr) -> Expr:
 
 
 def _divisor(b: Expr) -> Expr:
-    """An integer to divide by: 1 in place of 0 and -1, by which processors may refuse to."""
+    """An integer to divide by: 1 instead of 0 and -1, by which processors may refuse to."""
     unfit = equal(b, 0) if b.dtype.is_unsigned else binary("or", equal(b, 0), equal(b, -1))
     return select(unfit, 1, b)
 

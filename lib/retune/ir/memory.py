@@ -63,7 +63,7 @@ class EvenRead:
         return EvenRead(tuple(takes), tuple(starts), tuple(moves))
 
     def taken(self, array: np.ndarray) -> np.ndarray:
-        """The array with what is read in advance in place of these axes."""
+        """The array with what is read in advance instead of these axes."""
         for axis, index in self.takes:
             array = np.take(array, index, axis)
         return array

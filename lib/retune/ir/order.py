@@ -65,8 +65,8 @@ def _ordered(
     def read(load: Load) -> Expr | None:
         if load.buffer not in orders:
             return None
-        places = orders[load.buffer]
-        return Load(made[load.buffer].buffer, tuple(load.indices[d] for d in places))
+        dimensions = orders[load.buffer]
+        return Load(made[load.buffer].buffer, tuple(load.indices[d] for d in dimensions))
 
     axes = tuple(op.axes[d] for d in order)
     inputs = tuple(made[t.buffer] for t in op.inputs)

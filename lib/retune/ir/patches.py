@@ -1,4 +1,4 @@
-"""Axes that are read in whole patches become two axes: the patches, and the places in one.
+"""Axes that are read in whole patches become two axes: the patches, and the positions in one.
 
 A layer whose window is as wide as its stride reads each element once, as a product of matrices
 does: with its patches as an axis of their own it is one, and its window is a part of the sum.
@@ -13,7 +13,7 @@ from retune.ir.simplify import affine
 from retune.ir.te import Compute, Dag, Tensor, remade
 
 Parts = tuple[int, int]
-"""Patches along a dimension, and places in each of them."""
+"""Patches along a dimension, and positions in each of them."""
 
 _LONG_ROW = 16
 """Elements side by side, a cache line of float32, from which on a row is a sum worth a loop of its

@@ -384,7 +384,7 @@ def rewrite(stmt: Stmt, rule: Callable[[Stmt], Stmt | None]) -> Stmt:
 
 
 def replaced(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
-    """The statement with `new` in place of `old`, that very object, wherever it is a part of it.
+    """The statement with `new` instead of `old`, that very object, wherever it is a part of it.
 
     An empty Seq removes it, as in `rewrite`; what it is not in stays the same objects.
     """
@@ -478,7 +478,7 @@ def marked(stmt: Stmt, mark: str) -> Stmt:
 
 
 def map_accesses(stmt: Stmt, change: Callable[[Buffer, Indices], Element | None]) -> Stmt:
-    """The statement with every `buffer[indices]`, read or written, at the place `change` gives.
+    """The statement with every `buffer[indices]`, read or written, at the position `change` gives.
 
     None leaves an access as it is. Accesses inside indices are changed before those around them.
     """

@@ -55,7 +55,7 @@ class AddressDigit:
     first: int
     """Where in the room they begin."""
     room: int
-    """Values that the address has in this place: `extent` where nothing else lies beside it."""
+    """Values that the address has in this position: `extent` where nothing else lies beside it."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.first <= self.first + self.extent <= self.room:
@@ -133,7 +133,7 @@ class Storage:
         return replace(self, parts=tuple(self.parts[number] for number in order))
 
     def tiled(self, part: int, size: int) -> "Storage":
-        """Tiles of a part: their numbers stand in its place, places in a tile are innermost.
+        """Tiles of a part: their numbers replace it, positions in a tile are innermost.
 
         `row_major((n, c, h, w)).tiled(1, 16)` is NCHW16c. The last tile is as large as the others.
         """
@@ -282,12 +282,12 @@ class Storage:
         margins = [(0, end - n) for end, n in zip(ends, self.shape, strict=True)]
         digits = np.pad(array.reshape(self.shape), margins).reshape(self._digits())
         flat = np.zeros(self.elements, array.dtype)
-        self._box(flat)[...] = digits.transpose(np.argsort(self._places()))
+        self._box(flat)[...] = digits.transpose(np.argsort(self._positions()))
         return flat
 
     def unpack(self, flat: np.ndarray) -> np.ndarray:
         """The array that lies in an allocation: `unpack(pack(x)) == x`. [shape]"""
-        digits = self._box(flat).transpose(self._places())
+        digits = self._box(flat).transpose(self._positions())
         ends = [self._padded(dim) for dim in range(len(self.shape))]
         return digits.reshape(ends)[tuple(slice(n) for n in self.shape)]
 
@@ -298,12 +298,12 @@ class Storage:
         for number, part in enumerate(self.parts):
             last = number == len(self.parts) - 1
             within = not always_equal(part.extent, part.room)
-            place = f"at{part.first}of{part.room}" if within else ""
+            position = f"at{part.first}of{part.room}" if within else ""
             name = f"d{part.dim}" + (f"by{part.divisor}" if part.divisor > 1 else "")
-            if not plain or (place and not last):
-                words.append(name + place)
-            elif place:
-                words.append(place)
+            if not plain or (position and not last):
+                words.append(name + position)
+            elif position:
+                words.append(position)
         return "_".join(words)
 
     def _above(self, part: AddressDigit) -> bool:
@@ -314,13 +314,13 @@ class Storage:
         """The dimension's extent in whole tiles."""
         return prod(part.extent for part in self.parts if part.dim == dim)
 
-    def _places(self) -> list[int]:
+    def _positions(self) -> list[int]:
         """The parts' numbers, those of each dimension together, its coarsest digit first."""
         found = enumerate(self.parts)
         return [n for n, _ in sorted(found, key=lambda pair: (pair[1].dim, -pair[1].divisor))]
 
     def _digits(self) -> list[int]:
-        return [self.parts[number].extent for number in self._places()]
+        return [self.parts[number].extent for number in self._positions()]
 
     def _box(self, flat: np.ndarray) -> np.ndarray:
         """What the elements take of an allocation, an axis for each part."""

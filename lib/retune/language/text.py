@@ -81,7 +81,7 @@ class Text:
 
 
 def _instead(folders: Sequence[Path]) -> str:
-    """What lies there in place of a tokenizer.json, and what to do."""
+    """What lies there instead of a tokenizer.json, and what to do."""
     for folder in folders:
         if (folder / SENTENCEPIECE).is_file():
             return (

@@ -1,7 +1,7 @@
 """Integers that depend on sizes, as values of a graph: what `Shape` of a model gives, and what is
 computed from it.
 
-Read `over_extents`: while importing, arithmetic on shapes is done with arrays of Dims in place of
+Read `over_extents`: while importing, arithmetic on shapes is done with arrays of Dims instead of
 numbers. Only what a node reads as a tensor is made by a node, `extents`.
 """
 
@@ -50,14 +50,14 @@ def _stored(_: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
 
 @op(EXTENTS, kind="injective", infer=_infer_extents, numpy=_stored)
 def extents(c: OpCall) -> Tensor:
-    """T_extents(i...) = the value at that place; no inputs."""
+    """T_extents(i...) = the value at that position; no inputs."""
     values, shape = ints(c.attrs, "values"), c.output.shape
 
     def body(*i: Expr) -> Expr:
         flat = reduce(lambda at, d: at * shape[d] + i[d], range(len(shape)), const(0))
         made = as_expr(values[-1])
-        for place in reversed(range(len(values) - 1)):
-            made = select(equal(flat, place), as_expr(values[place]), made)
+        for position in reversed(range(len(values) - 1)):
+            made = select(equal(flat, position), as_expr(values[position]), made)
         return expr.cast(made, c.output.dtype)
 
     return c.stage(body)

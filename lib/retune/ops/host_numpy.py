@@ -36,9 +36,9 @@ def non_max_suppression(
     rows: list[Array] = []
     for batch, found in enumerate(scores if limit > 0 else ()):
         least = None if score_threshold is None else _first(score_threshold, 0)
-        places = np.arange(found.size) if least is None else np.flatnonzero(found > least)
-        labels, numbers = np.divmod(places, found.shape[1])
-        order = np.lexsort((-found.reshape(-1)[places], labels))
+        positions = np.arange(found.size) if least is None else np.flatnonzero(found > least)
+        labels, numbers = np.divmod(positions, found.shape[1])
+        order = np.lexsort((-found.reshape(-1)[positions], labels))
         labels, numbers = labels[order], numbers[order]
         corners = _corners(boxes[batch, numbers], center=bool(center_point_box))
         kept = _unsuppressed(corners, labels, limit, overlap)
@@ -81,14 +81,14 @@ def _unsuppressed(corners: Array, labels: Array, limit: int, threshold: Any) -> 
         blocked: Array = np.any(near[: len(own)], axis=0, keepdims=True)
         (free,) = _bits(~blocked)
         while free:
-            place = (free & -free).bit_length() - 1
-            free ^= 1 << place
-            if some[place] != label:
-                own, label = [], some[place]
+            position = (free & -free).bit_length() - 1
+            free ^= 1 << position
+            if some[position] != label:
+                own, label = [], some[position]
             if len(own) < limit:
-                own.append(start + place)
-                kept.append(start + place)
-                free &= ~taken[place]
+                own.append(start + position)
+                kept.append(start + position)
+                free &= ~taken[position]
         start = end
     return np.array(kept, np.int64)
 
@@ -126,7 +126,7 @@ def unique(
 ) -> tuple[Array, Array, Array, Array]:
     """Distinct values, where each is first, which one each value is, and how often there is each.
 
-    Without an axis of the flattened input. Unless `sorted` in the order of their first places.
+    Without an axis of the flattened input. Unless `sorted` in the order of their first positions.
     """
     values, first, which, counts = np.unique(x, True, True, True, axis=axis)
     which = which.reshape(-1)
@@ -145,34 +145,34 @@ def top_k(
     largest: int = 1,
     sorted: int = 1,  # noqa: A002  # ONNX's name
 ) -> tuple[Array, Array]:
-    """The first `k` values along the axis and their places, of equal ones the first."""
+    """The first `k` values along the axis and their positions, of equal ones the first."""
     del sorted  # in order is right as well where any order is
-    chosen = top_places(x, int(np.reshape(k, -1)[0]), axis, largest=bool(largest))
+    chosen = top_positions(x, int(np.reshape(k, -1)[0]), axis, largest=bool(largest))
     return np.take_along_axis(x, chosen, axis), chosen
 
 
-def top_places(x: Array, count: int, axis: int, *, largest: bool) -> Array:
+def top_positions(x: Array, count: int, axis: int, *, largest: bool) -> Array:
     """int64: where the first `count` elements along the axis are, of equal ones the first."""
     extent = x.shape[axis]
     if extent < _LONG or count == 0 or _FEW * count > extent:
-        return _sorted_places(x, count, axis, largest=largest)
+        return _sorted_positions(x, count, axis, largest=largest)
     rows = np.moveaxis(x, axis, -1)
     found = np.empty((*rows.shape[:-1], count), np.int64)
     for row in np.ndindex(rows.shape[:-1]):
         ends = _at_the_end(rows[row], count, largest=largest)
-        found[row] = ends[_sorted_places(rows[row][ends], count, 0, largest=largest)]
+        found[row] = ends[_sorted_positions(rows[row][ends], count, 0, largest=largest)]
     return np.moveaxis(found, -1, axis)
 
 
 def _at_the_end(row: Array, count: int, *, largest: bool) -> Array:
     """Where elements are that are among the first `count`, or equal to the last one of these."""
-    place = len(row) - count if largest else count - 1
-    last = np.partition(row, place)[place]  # all elements, where that is no number
+    position = len(row) - count if largest else count - 1
+    last = np.partition(row, position)[position]  # all elements, where that is no number
     return np.flatnonzero(~(row < last if largest else row > last))
 
 
-def _sorted_places(x: Array, count: int, axis: int, *, largest: bool) -> Array:
-    """As `top_places`, by the order of all elements."""
+def _sorted_positions(x: Array, count: int, axis: int, *, largest: bool) -> Array:
+    """As `top_positions`, by the order of all elements."""
     if largest:  # backwards, so that of equal ones the first stay first: not all types have a minus
         backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
         order = x.shape[axis] - 1 - np.flip(backwards, axis)
@@ -182,7 +182,7 @@ def _sorted_places(x: Array, count: int, axis: int, *, largest: bool) -> Array:
 
 
 def gather_elements(data: Array, indices: Array, axis: int = 0) -> Array:
-    """Of each place the element whose place along the axis the index names."""
+    """Of each position the element whose position along the axis the index names."""
     return data[_along(indices, axis)]
 
 
@@ -197,32 +197,33 @@ def gather_nd(data: Array, indices: Array, batch_dims: int = 0) -> Array:
 def scatter_elements(
     data: Array, indices: Array, updates: Array, axis: int = 0, reduction: str = "none"
 ) -> Array:
-    """The data with elements replaced, or combined, at the places that `gather_elements` reads."""
+    """The data with elements replaced, or combined, at the positions that `gather_elements`
+    reads."""
     return _scattered(data, _along(indices, axis), updates, reduction)
 
 
 def scatter_nd(data: Array, indices: Array, updates: Array, reduction: str = "none") -> Array:
-    """The data with slices replaced, or combined, at the places that `gather_nd` reads."""
+    """The data with slices replaced, or combined, at the positions that `gather_nd` reads."""
     return _scattered(data, tuple(np.moveaxis(indices, -1, 0)), updates, reduction)
 
 
 def _along(indices: Array, axis: int) -> tuple[Array, ...]:
-    """What picks one element for each index: its own place, but for the axis."""
-    places: list[Array] = list(np.indices(indices.shape, sparse=True))
-    places[axis] = indices
-    return tuple(places)
+    """What picks one element for each index: its own position, but for the axis."""
+    positions: list[Array] = list(np.indices(indices.shape, sparse=True))
+    positions[axis] = indices
+    return tuple(positions)
 
 
 COMBINED = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 """Reduction of a scatter -> what becomes of an element and its update."""
 
 
-def _scattered(data: Array, places: tuple[Array, ...], updates: Array, reduction: str) -> Array:
+def _scattered(data: Array, positions: tuple[Array, ...], updates: Array, reduction: str) -> Array:
     made = data.copy()
     if reduction in COMBINED:
-        COMBINED[reduction].at(made, places, updates)
+        COMBINED[reduction].at(made, positions, updates)
     else:
-        made[places] = updates
+        made[positions] = updates
     return made
 
 
@@ -330,8 +331,8 @@ def n_gram_counts(
     found: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     number = 0
     for n, (start, end) in enumerate(pairwise([*starts, len(pool)]), start=1):
-        for place in range(start, end, n):
-            found[tuple(pool[place : place + n])].append(columns[number])
+        for position in range(start, end, n):
+            found[tuple(pool[position : position + n])].append(columns[number])
             number += 1
     rows = np.atleast_2d(x)
     made = np.zeros((len(rows), max(columns, default=-1) + 1), np.float32)
@@ -339,6 +340,8 @@ def n_gram_counts(
         for n in lengths:
             for distance in range(1, skips + 2 if n > 1 else 2):
                 span = distance * (n - 1)
-                for place in range(len(row) - span):
-                    counts[found.get(tuple(row[place : place + span + 1 : distance]), [])] += 1
+                for position in range(len(row) - span):
+                    counts[
+                        found.get(tuple(row[position : position + span + 1 : distance]), [])
+                    ] += 1
     return made.reshape(*x.shape[:-1], -1)

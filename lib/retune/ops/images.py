@@ -1,8 +1,8 @@
-"""Elements read at other places: repeated, continued past the edges, resampled, sampled, unpacked.
+"""Elements read at other positions: repeated, continued past edges, resampled, sampled, unpacked.
 
 Read `resample` first. The kind of these ops is that of reductions, for what it says of fusion:
-element-wise ops that follow are computed together with them. Places are int32 indices that lie
-inside of the data.
+element-wise ops that follow are computed together with them. Indices are int32 and inside of the
+data.
 """
 
 from collections.abc import Callable, Sequence
@@ -86,64 +86,66 @@ def _folded(axis: Expr, begin: int, end: int, extent: int, mode: str) -> Expr:
         "reflect": (as_expr(begin) - axis, as_expr(2 * last + begin) - axis),
         "wrap": (inside + extent, inside - extent),
     }[mode]
-    place = inside
+    index = inside
     if end:
-        place = select(axis < begin + extent, place, behind)
+        index = select(axis < begin + extent, index, behind)
     if begin:
-        place = select(axis >= begin, place, before)
-    return place
+        index = select(axis >= begin, index, before)
+    return index
 
 
 def _infer_resample(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
     data, axes = present(types), ints(attrs, "axes")
     shape = list(data.shape)
     for position, axis in enumerate(axes):
-        places, weights = present(types, 1 + 2 * position), present(types, 2 + 2 * position)
-        _check_tables(data, places, weights)
+        indices, weights = present(types, 1 + 2 * position), present(types, 2 + 2 * position)
+        _check_tables(data, indices, weights)
         require(
-            len(places.shape) == 2,
-            lambda places=places: f"resample of {data}: expected places [n, taps], got {places}",
+            len(indices.shape) == 2,
+            lambda indices=indices: (
+                f"resample of {data}: expected indices [n, taps], got {indices}"
+            ),
         )
-        shape[axis] = ints(attrs, "results")[position] if "results" in attrs else places.shape[0]
+        shape[axis] = ints(attrs, "results")[position] if "results" in attrs else indices.shape[0]
     return (TensorType(tuple(shape), data.dtype),)
 
 
-def _check_tables(data: TensorType, places: TensorType, weights: TensorType) -> None:
-    fits = places.dtype == INT32 and weights.dtype == data.dtype
+def _check_tables(data: TensorType, indices: TensorType, weights: TensorType) -> None:
+    fits = indices.dtype == INT32 and weights.dtype == data.dtype
     require(
-        fits and places.shape == weights.shape,
+        fits and indices.shape == weights.shape,
         lambda: (
-            f"sampling {data}: expected places of type int32 and as many weights of type "
-            f"{data.dtype}, got {places} and {weights}"
+            f"sampling {data}: expected indices of type int32 and as many weights of type "
+            f"{data.dtype}, got {indices} and {weights}"
         ),
     )
 
 
 @op("resample", kind="reduction", infer=_infer_resample)
 def resample(c: OpCall) -> Tensor:
-    """T_resample(.., i, ..) = sum over k of x[.., places[i, k], ..] * weights[i, k], each axis.
+    """T_resample(.., i, ..) = sum over k of x[.., indices[i, k], ..] * weights[i, k], each axis.
 
-    With `results`, so many along each axis: the tables are those of more, and places behind the
+    With `results`, so many along each axis: the tables are those of more, and indices behind the
     last element are that one.
     """
     value = c.inputs[0]
     for position, axis in enumerate(ints(c.attrs, "axes")):
-        places, weights = c.inputs[1 + 2 * position], c.inputs[2 + 2 * position]
-        value = _along(c, value, axis, places, weights)
+        indices, weights = c.inputs[1 + 2 * position], c.inputs[2 + 2 * position]
+        value = _along(c, value, axis, indices, weights)
     return value
 
 
-def _along(c: OpCall, x: Tensor, axis: int, places: Tensor, weights: Tensor) -> Tensor:
-    made, taps = c.output.shape[axis], places.shape[1]
+def _along(c: OpCall, x: Tensor, axis: int, indices: Tensor, weights: Tensor) -> Tensor:
+    made, taps = c.output.shape[axis], indices.shape[1]
     shape = (*x.shape[:axis], made, *x.shape[axis + 1 :])
 
     def tap(i: Sequence[Expr], k: Expr) -> Expr:
-        place = _place(places[i[axis], k], x.shape[axis], taps)
+        index = _index(indices[i[axis], k], x.shape[axis], taps)
         if "results" in c.attrs:
-            place = minimum(place, x.shape[axis] - 1)
-        return x[(*i[:axis], place, *i[axis + 1 :])] * weights[i[axis], k]
+            index = minimum(index, x.shape[axis] - 1)
+        return x[(*i[:axis], index, *i[axis + 1 :])] * weights[i[axis], k]
 
-    return _summed(c, shape, taps, tap, [x, places, weights])
+    return _summed(c, shape, taps, tap, [x, indices, weights])
 
 
 def _infer_resized(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -168,83 +170,83 @@ def resize_along(c: OpCall) -> Tensor:
     (x,), axis = c.inputs, integer(c.attrs, "axis")
     extent = x.shape[axis]
 
-    def at(i: Sequence[Expr], place: Expr) -> Expr:
-        inside = minimum(maximum(cast(place, INT32), 0), as_expr(extent) - 1)
+    def at(i: Sequence[Expr], coordinate: Expr) -> Expr:
+        inside = minimum(maximum(cast(coordinate, INT32), 0), as_expr(extent) - 1)
         return x[(*i[:axis], inside, *i[axis + 1 :])]
 
     def body(*i: Expr) -> Expr:
-        place = _coordinate(c, cast(i[axis], FLOAT32), extent)
+        coordinate = _coordinate(c, cast(i[axis], FLOAT32), extent)
         if c.attrs["mode"] == "nearest":
-            return at(i, _rounded(c, place, extent))
-        below = call("floor", place)
-        share = cast(place - below, x.dtype.compute)
+            return at(i, _rounded(c, coordinate, extent))
+        below = call("floor", coordinate)
+        share = cast(coordinate - below, x.dtype.compute)
         return at(i, below) * (1.0 - share) + at(i, below + 1.0) * share
 
     return c.stage(body)
 
 
 def _coordinate(c: OpCall, i: Expr, extent: int) -> Expr:
-    """The place in the data of result i."""
+    """The coordinate in the data of result i."""
     made, mode, scale = integer(c.attrs, "made"), c.attrs["coordinates"], number(c.attrs, "scale")
     if mode == "align_corners":
         last, steps = (maximum(as_expr(n) - 1, 0) for n in (extent, made))
         return call("quotient", i * cast(last, FLOAT32), cast(maximum(steps, 1), FLOAT32))
     shifted = i if mode == "asymmetric" else i + 0.5
     if scale:
-        place = call("quotient", shifted, const(scale, FLOAT32))
+        coordinate = call("quotient", shifted, const(scale, FLOAT32))
     else:
         whole, parts = (cast(as_expr(n), FLOAT32) for n in (extent, made))
-        place = call("quotient", shifted * whole, parts)
-    return place if mode in ("asymmetric", "tf_half_pixel_for_nn") else place - 0.5
+        coordinate = call("quotient", shifted * whole, parts)
+    return coordinate if mode in ("asymmetric", "tf_half_pixel_for_nn") else coordinate - 0.5
 
 
-def _rounded(c: OpCall, place: Expr, extent: int) -> Expr:
+def _rounded(c: OpCall, coordinate: Expr, extent: int) -> Expr:
     match c.attrs["rounding"]:
         case "round_prefer_floor":
-            return call("ceil", place - 0.5)
+            return call("ceil", coordinate - 0.5)
         case "round_prefer_ceil":
-            return call("floor", place + 0.5)
+            return call("floor", coordinate + 0.5)
         case "floor":
-            return call("floor", place)
+            return call("floor", coordinate)
         case "ceil":
-            return call("ceil", place)
+            return call("ceil", coordinate)
         case _:
-            return call("ceil" if integer(c.attrs, "made") < extent else "floor", place)
+            return call("ceil" if integer(c.attrs, "made") < extent else "floor", coordinate)
 
 
 def _infer_sample(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
-    data, places, weights = (present(types, index) for index in range(3))
+    data, indices, weights = (present(types, index) for index in range(3))
     axis = integer(attrs, "axis")
-    _check_tables(data, places, weights)
+    _check_tables(data, indices, weights)
     require(
-        len(data.shape) == 3 and len(places.shape) == 3 and places.shape[0] in (data.shape[0], 1),
+        len(data.shape) == 3 and len(indices.shape) == 3 and indices.shape[0] in (data.shape[0], 1),
         lambda: (
-            f"sample of {data}: expected three dimensions, and places [batch or 1, points, taps]; "
-            f"got {places}"
+            f"sample of {data}: expected three dimensions, and indices [batch or 1, points, taps]; "
+            f"got {indices}"
         ),
     )
-    shape = tuple(places.shape[1] if d == axis else e for d, e in enumerate(data.shape))
+    shape = tuple(indices.shape[1] if d == axis else e for d, e in enumerate(data.shape))
     return (TensorType(shape, data.dtype),)
 
 
 @op("sample", kind="reduction", infer=_infer_sample)
 def sample(c: OpCall) -> Tensor:
-    """T_sample(n, p, c) = sum over k of x[n, places[n, p, k], c] * weights[n, p, k]."""
-    x, places, weights = c.inputs
-    axis, taps = integer(c.attrs, "axis"), places.shape[2]
+    """T_sample(n, p, c) = sum over k of x[n, indices[n, p, k], c] * weights[n, p, k]."""
+    x, indices, weights = c.inputs
+    axis, taps = integer(c.attrs, "axis"), indices.shape[2]
 
     def tap(i: Sequence[Expr], k: Expr) -> Expr:
-        row = const(0) if is_single(places.shape[0], x.shape[0]) else i[0]
-        place = _place(places[row, i[axis], k], x.shape[axis], taps)
-        at = (*i[:axis], place, *i[axis + 1 :])
+        row = const(0) if is_single(indices.shape[0], x.shape[0]) else i[0]
+        index = _index(indices[row, i[axis], k], x.shape[axis], taps)
+        at = (*i[:axis], index, *i[axis + 1 :])
         return x[at] * weights[row, i[axis], k]
 
     return _summed(c, c.output.shape, taps, tap, c.inputs)
 
 
-def _place(place: Load, extent: int, taps: int) -> Expr:
-    """The place; inside of the data whatever it holds, where tuning may fill it at random."""
-    return place if taps <= _WRITTEN_TAPS else minimum(maximum(place, 0), extent - 1)
+def _index(index: Load, extent: int, taps: int) -> Expr:
+    """The index; inside of the data whatever it holds, where tuning may fill it at random."""
+    return index if taps <= _WRITTEN_TAPS else minimum(maximum(index, 0), extent - 1)
 
 
 def _summed(
@@ -296,14 +298,14 @@ def depth_to_space(c: OpCall) -> Tensor:
     each = channels(c.output.shape, layout) // groups
 
     def body(*i: Expr) -> Expr:
-        batch, places, channel = split_axes(i, layout)
+        batch, positions, channel = split_axes(i, layout)
         within: Expr = const(0)
-        for place, begin, block in zip(places, begins, blocks, strict=True):
-            within = within * block + (place + begin) % block
+        for position, begin, block in zip(positions, begins, blocks, strict=True):
+            within = within * block + (position + begin) % block
         group = channel // each if groups > 1 else const(0)
         own = channel % each if groups > 1 else channel
         packed = group * (prod(blocks) * each) + within * each + own
-        whole = [(p + b) // s for p, b, s in zip(places, begins, blocks, strict=True)]
+        whole = [(p + b) // s for p, b, s in zip(positions, begins, blocks, strict=True)]
         return x[data_index(batch, whole, packed, layout)]
 
     axes = data_axes(len(blocks), layout, "cc")

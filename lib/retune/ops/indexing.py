@@ -1,9 +1,9 @@
 """Ops that read or write where an index says.
 
 Gathering reads nothing outside of its data, whatever the indices are. Scattering has one form:
-`data` [batch, places, row] gets `updates` [batch, updates, row], each at the place that `positions`
+`data` [batch, slots, row] gets `updates` [batch, updates, row], each at the slot that `positions`
 [batch, updates] names. Positions count from the front; one outside of the axis is left out.
-`last_writers` turns positions into the update that each place gets, which is a constant where the
+`last_writers` turns positions into the update that each slot gets, which is a constant where the
 positions are.
 """
 
@@ -21,17 +21,17 @@ from retune.ops.shapes import require, same_type
 INDEX_TYPES = (INT32, INT64)
 
 
-def place_of(index: Expr, indices: Tensor, extent: Expr | int) -> Expr:
+def slot_of(index: Expr, indices: Tensor, extent: Expr | int) -> Expr:
     """Which element of so many an index says; negative ones count from the end.
 
     An index that is outside says the nearest element: nothing else in memory is read. Constant
     indices were looked at while importing.
     """
     number = cast(index, INT32)
-    place = select(number < 0, number + extent, number)
+    slot = select(number < 0, number + extent, number)
     if indices.buffer.scope == "constant":
-        return place
-    return maximum(minimum(place, as_expr(extent) - 1), 0)
+        return slot
+    return maximum(minimum(slot, as_expr(extent) - 1), 0)
 
 
 def _infer_elements(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[TensorType, ...]:
@@ -62,8 +62,8 @@ def gather_elements(c: OpCall) -> Tensor:
     axis = integer(c.attrs, "axis")
 
     def body(*i: Expr) -> Expr:
-        place = place_of(indices[i], indices, x.shape[axis])
-        return x[(*i[:axis], place, *i[axis + 1 :])]
+        slot = slot_of(indices[i], indices, x.shape[axis])
+        return x[(*i[:axis], slot, *i[axis + 1 :])]
 
     return c.stage(body)
 
@@ -78,9 +78,9 @@ def _infer_writers(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Te
 
 
 def _last_writers(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
-    positions, places = present(arrays), integer(attrs, "places")
-    batches, updates = np.nonzero((positions >= 0) & (positions < places))
-    writers = np.full((positions.shape[0], places), -1, np.int32)
+    positions, slots = present(arrays), integer(attrs, "places")
+    batches, updates = np.nonzero((positions >= 0) & (positions < slots))
+    writers = np.full((positions.shape[0], slots), -1, np.int32)
     np.maximum.at(writers, (batches, positions[batches, updates]), updates.astype(np.int32))
     return (writers,)
 
@@ -104,7 +104,7 @@ COMBINE: dict[str, tuple[Callable[[Expr, Expr], Expr], Reducer]] = {
     "max": (maximum, "max"),
     "min": (minimum, "min"),
 }
-"""Reduction -> how a place and its update combine, and how updates of one place do."""
+"""Reduction -> how a slot and its update combine, and how updates of one slot do."""
 
 
 def _rows(data: TensorType, updates: TensorType, index: TensorType, extent: int) -> bool:
@@ -155,7 +155,7 @@ def _fold_rows(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...
 
 @op("fold_rows", kind="reduction", infer=_infer_fold, numpy=_fold_rows)
 def fold_rows(c: OpCall) -> Tensor:
-    """Stages: all updates of a place as one, and that with the place's own row."""
+    """Stages: all updates of a slot as one, and that with the slot's own row."""
     x, positions, updates = c.inputs
     combine, reducer = COMBINE[str(c.attrs["reduction"])]
     u = reduce_axis("u", positions.shape[1])

@@ -11,7 +11,7 @@ from retune.ir import te
 from retune.ir.expr import Expr, const
 from retune.ir.te import Tensor
 from retune.ops.convolution import padded
-from retune.ops.indexing import INDEX_TYPES, place_of
+from retune.ops.indexing import INDEX_TYPES, slot_of
 from retune.ops.registry import Attrs, OpCall, integer, ints, literal, op, present
 from retune.ops.shapes import require, same_but_ones
 
@@ -226,8 +226,8 @@ def gather(c: OpCall) -> Tensor:
     axis, rank = integer(c.attrs, "axis"), len(indices.shape)
 
     def body(*i: Expr) -> Expr:
-        place = place_of(indices[i[axis : axis + rank]], indices, x.shape[axis])
-        return x[(*i[:axis], place, *i[axis + rank :])]
+        slot = slot_of(indices[i[axis : axis + rank]], indices, x.shape[axis])
+        return x[(*i[:axis], slot, *i[axis + rank :])]
 
     return c.stage(body)
 

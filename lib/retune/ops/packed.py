@@ -101,7 +101,7 @@ def dense_blocks(c: OpCall) -> Tensor:
     )  # fmt: skip
 
     def product(i: Expr, block: Expr, j: Expr) -> Expr:
-        element = rows.element(i, block, _place(steps))
+        element = rows.element(i, block, _position(steps))
         value = _of_word(quantized[j, block, steps[0].var], steps, c)
         return element * cast(value, element.dtype)
 
@@ -123,7 +123,7 @@ class _RowBlocks:
     """Rows by blocks: elements, as a product takes them, and what they are to be multiplied by."""
 
     element: Callable[[Expr, Expr, Expr], Expr]
-    """Of a row, its block and a place in that."""
+    """Of a row, its block and a position in that."""
     inputs: list[Tensor]
     """What elements are read of."""
     scaled: Callable[[Expr, Expr, Expr], Expr] = lambda scale, i, block: scale
@@ -170,12 +170,12 @@ def _steps(c: OpCall) -> list[Axis]:
     return [reduce_axis("word", c.inputs[1].shape[2]), *(p for p in parts if p.extent > 1)]
 
 
-def _place(steps: Sequence[Axis]) -> Expr:
+def _position(steps: Sequence[Axis]) -> Expr:
     """The number of a value in its block."""
-    place: Expr = const(0)
+    position: Expr = const(0)
     for axis in steps:
-        place = place * axis.extent + axis.var
-    return place
+        position = position * axis.extent + axis.var
+    return position
 
 
 def _of_word(word: Load, steps: Sequence[Axis], c: OpCall) -> Expr:

@@ -99,8 +99,8 @@ def lookup_codes(c: OpCall) -> Tensor:
     least = codes.dtype.limits[0]
 
     def body(*i: Expr) -> Expr:
-        place = cast(codes[i], INT32)
-        return table[(place - least if least else place,)]
+        index = cast(codes[i], INT32)
+        return table[(index - least if least else index,)]
 
     return c.stage(body)
 

@@ -18,7 +18,7 @@ from retune.ir.expr import Expr, all_of, as_expr, binary, cast, const, either, e
 from retune.ir.functions import call
 from retune.ir.stmt import identity
 from retune.ir.te import Axis, Reducer, Tensor, reduce_axis
-from retune.ops.host_numpy import top_places
+from retune.ops.host_numpy import top_positions
 from retune.ops.linear import BYTES
 from retune.ops.registry import Attrs, OpCall, integer, ints, op, present, share_of
 from retune.ops.shapes import require, same_type
@@ -71,7 +71,7 @@ def reduce(c: OpCall) -> Tensor:
 
 
 def partial_sums(c: OpCall, data: Tensor, over: Sequence[int]) -> Tensor:
-    """Sums in place of floats, where one sum over the axes takes many: those that are left are few.
+    """Sums instead of floats, where one sum over the axes takes many: those that are left are few.
 
     One axis keeps as many elements as there are parts, which neighbours take turns to be of; the
     others keep one. However a schedule orders additions, a sum is exact to its last bits then: one
@@ -90,11 +90,11 @@ def partial_sums(c: OpCall, data: Tensor, over: Sequence[int]) -> Tensor:
 
     def body(*i: Expr) -> Expr:
         index = [axes[d].var if d in axes else a for d, a in enumerate(i)]
-        place = index[axis] * parts + i[axis] if axis in axes else i[axis]
-        index[axis] = place
+        position = index[axis] * parts + i[axis] if axis in axes else i[axis]
+        index[axis] = position
         element = data[tuple(index)]
         inside = always_equal(parts * steps, extent)
-        return element if inside else select(place < extent, element, 0.0)
+        return element if inside else select(position < extent, element, 0.0)
 
     shape = [parts if d == axis else 1 if d in axes else e for d, e in enumerate(data.shape)]
     return c.stage(body, [data], stem="T_partial_sums", shape=shape, reduce=list(axes.values()))
@@ -238,7 +238,7 @@ def extreme(c: OpCall) -> Tensor:
         c, "T_best", data, [axis], "max" if c.op == "argmax" else "min", lambda x, _k, _i: x
     )
     elsewhere = 0 if last else data.shape[axis] - 1
-    place = _over(
+    position = _over(
         c,
         "T_place",
         data,
@@ -247,7 +247,7 @@ def extreme(c: OpCall) -> Tensor:
         lambda x, k, i: select(is_extreme(x, best[i]), k, elsewhere),
         [best],
     )
-    return c.stage(lambda *i: cast(place[i], INT64), [place])
+    return c.stage(lambda *i: cast(position[i], INT64), [position])
 
 
 def is_extreme(x: Expr, best: Expr) -> Expr:
@@ -267,7 +267,7 @@ def _infer_top(types: Sequence[TensorType | None], attrs: Attrs) -> tuple[Tensor
 
 def _top_indices(arrays: Sequence[Array | None], attrs: Attrs) -> tuple[Array, ...]:
     count, axis = integer(attrs, "count"), integer(attrs, "axis")
-    return (top_places(present(arrays), count, axis, largest=bool(attrs["largest"])),)
+    return (top_positions(present(arrays), count, axis, largest=bool(attrs["largest"])),)
 
 
 @op("top_indices", kind="reduction", infer=_infer_top, numpy=_top_indices)
@@ -298,8 +298,8 @@ def top_indices(c: OpCall) -> Tensor:
     def holder(*i: Expr) -> Expr:
         return select(equal(rank[_at(i, axis, element.var)], i[axis]), element.var, 0)
 
-    place = c.stage(holder, [rank], stem="T_place", reduce=[element], reducer="max")
-    return c.stage(lambda *i: cast(place[i], INT64), [place])
+    position = c.stage(holder, [rank], stem="T_place", reduce=[element], reducer="max")
+    return c.stage(lambda *i: cast(position[i], INT64), [position])
 
 
 _MOST_PASSES = 8
@@ -309,8 +309,8 @@ _LEAST_PAIRS = 1 << 16
 
 
 def _is_passed(shape: Sequence[int], axis: int, count: int) -> bool:
-    """Whether passes, each of which looks at the places found before, are less work than to compare
-    all pairs along the axis. Measured with two to eight top elements of 32 to 1,000."""
+    """Whether passes, each of which looks at the positions found before, are less work than to
+    compare all pairs along the axis. Measured with two to eight top elements of 32 to 1,000."""
     extent = shape[axis]
     if not is_fixed(extent) or count > _MOST_PASSES:
         return False
@@ -318,42 +318,44 @@ def _is_passed(shape: Sequence[int], axis: int, count: int) -> bool:
 
 
 def _by_passes(c: OpCall) -> Tensor:
-    """Stages: `count` times the extreme of the elements that are left, and the first place of it;
-    and all places as int64."""
+    """Stages: `count` times the extreme of the elements that are left, and the first position of
+    it; and all positions as int64."""
     (data,), axis, count = c.inputs, integer(c.attrs, "axis"), integer(c.attrs, "count")
     extent = data.shape[axis]
     shape = (*data.shape[:axis], 1, *data.shape[axis + 1 :])
     reducer: Reducer = "max" if c.attrs["largest"] else "min"
-    worst, places = identity(reducer, data.dtype), list[Tensor]()
+    worst, positions = identity(reducer, data.dtype), list[Tensor]()
 
     def is_left(k: Expr, i: tuple[Expr, ...]) -> Expr:
-        return all_of(*(binary("ne", k, place[i]) for place in places))
+        return all_of(*(binary("ne", k, position[i]) for position in positions))
 
     for number in range(count):
         k = reduce_axis("k", extent)
         best = c.stage(
             lambda *i, k=k: either(is_left(k.var, i), data[_at(i, axis, k.var)], worst),
-            [data, *places],
+            [data, *positions],
             stem=f"T_best_{number}",
             shape=shape,
             reduce=[k],
             reducer=reducer,
         )
 
-        def place(*i: Expr, k: Axis = k, best: Tensor = best) -> Expr:
+        def position(*i: Expr, k: Axis = k, best: Tensor = best) -> Expr:
             found = is_extreme(data[_at(i, axis, k.var)], best[i])
             return either(binary("and", is_left(k.var, i), found), k.var, const(extent - 1))
 
-        inputs, stem = [data, best, *places], f"T_place_{number}"
-        places.append(c.stage(place, inputs, stem=stem, shape=shape, reduce=[k], reducer="min"))
+        inputs, stem = [data, best, *positions], f"T_place_{number}"
+        positions.append(
+            c.stage(position, inputs, stem=stem, shape=shape, reduce=[k], reducer="min")
+        )
 
     def body(*i: Expr) -> Expr:
-        found = places[-1][_at(i, axis, const(0))]
-        for number, place in enumerate(places[:-1]):
-            found = either(equal(i[axis], number), place[_at(i, axis, const(0))], found)
+        found = positions[-1][_at(i, axis, const(0))]
+        for number, position in enumerate(positions[:-1]):
+            found = either(equal(i[axis], number), position[_at(i, axis, const(0))], found)
         return cast(found, INT64)
 
-    return c.stage(body, places)
+    return c.stage(body, positions)
 
 
 def _at(i: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:

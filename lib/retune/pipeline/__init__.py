@@ -13,5 +13,5 @@ What a stage says is in `manifest`, how it runs once is in `stage`. `retune.api`
     stage_verify(request, network, compiled) -> VerifyManifest
     stage_bench(request, network, untuned, tuned) -> BenchManifest
     stage_report(request, run: FinishedRun) -> PublishedManifest
-    stage_promote(request, run: FinishedRun) -> PublishedManifest, in the report's place at night
+    stage_promote(request, run: FinishedRun) -> PublishedManifest, instead of the report at night
 """

@@ -49,7 +49,7 @@ class SizeGrid:
 
     def greatest(self, among: np.ndarray) -> dict[str, int] | None:
         """The last one among them; None if there is none."""
-        places = np.flatnonzero(among)
-        if not len(places):
+        indices = np.flatnonzero(among)
+        if not len(indices):
             return None
-        return {name: int(values[places[-1]]) for name, values in self._values.items()}
+        return {name: int(values[indices[-1]]) for name, values in self._values.items()}

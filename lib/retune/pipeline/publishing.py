@@ -62,7 +62,7 @@ class _Decision:
 
     @property
     def wins(self) -> bool:
-        """Whether it takes the champion's place."""
+        """Whether it replaces the champion."""
         return self.verdict not in (None, "not faster")
 
 
@@ -80,7 +80,7 @@ def stage_promote(request: TuneRequest, run: FinishedRun) -> PublishedManifest:
     """Holds after the call: what is published is right, and the faster of champion and challenger.
 
     The run's bundle is kept as a version if it is right and another program than the champion. It
-    takes the champion's place in one step. Not cached: the folder is the user's, and times are
+    replaces the champion in one step. Not cached: the folder is the user's, and times are
     tonight's. Raises: DeviceError if the device fails both bundles.
     """
     take_over(Path(request.out))
@@ -117,7 +117,7 @@ def _publish(
 
 
 def _decide(request: TuneRequest, run: FinishedRun, champion: Version | None) -> _Decision:
-    """Whether the run's bundle takes the champion's place, and why."""
+    """Whether the run's bundle replaces the champion, and why."""
     stays = f"version {champion.number} stays" if champion else "nothing is published"
     if not run.verified.passed:
         return _Decision(why=f"{deviation_text(run.verified)}: {stays}")

@@ -194,7 +194,7 @@ def quantize_settings(
 
 
 def _scheme_with(table: Mapping[str, Any]) -> QuantizeSettings:
-    """The settings of a scheme (`int8` unless it is named), with those of a table in their place.
+    """The settings of a scheme (`int8` unless it is named), with those of a table instead.
 
     Raises: InputError naming the key.
     """

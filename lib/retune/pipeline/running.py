@@ -30,7 +30,7 @@ State = Literal["running", "finished", "failed", "stopped"]
 Standing = Literal[State, "died"]
 
 LAST = "last"
-"""In place of a name: the run that was the latest to change."""
+"""Instead of a name: the run that was the latest to change."""
 
 _FOLDER = "runs"
 _FILE = "run.json"

@@ -36,7 +36,7 @@ def deploy_fleet(
     config: str,
     cron: str,
     timezone: str,
-    place: WorkerPlacement,
+    workers: WorkerPlacement,
 ) -> str:
     """The full name of the deployment, which starts nights by that schedule and no other.
 
@@ -45,8 +45,8 @@ def deploy_fleet(
 
     Raises: InputError for a block that the server does not have, or that stores nothing.
     """
-    _check_storage(place.results)
-    _make_pool(place.pool)
+    _check_storage(workers.results)
+    _make_pool(workers.pool)
     made = cast(
         RunnerDeployment,
         flow.to_deployment(
@@ -55,9 +55,9 @@ def deploy_fleet(
             tags=["retune", f"fleet:{name}"],
             schedule=Cron(cron, timezone=timezone, slug="nights"),
             parameters={"config": config},
-            work_pool_name=place.pool,
-            work_queue_name=place.queue,
-            job_variables={"env": {STORAGE: place.results}} if place.results else {},
+            work_pool_name=workers.pool,
+            work_queue_name=workers.queue,
+            job_variables={"env": {STORAGE: workers.results}} if workers.results else {},
             concurrency_limit=ConcurrencyLimitConfig(
                 limit=1, collision_strategy=ConcurrencyLimitStrategy.ENQUEUE
             ),

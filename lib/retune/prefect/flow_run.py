@@ -93,7 +93,7 @@ def flow_run(
     """The flow run of this context is tagged, has its slot of the device, and can be cancelled.
 
     Tags are `retune`, host and process (by which a dead run is known), device, and the given ones;
-    `name` takes the place of the run's name. retune's log is the run's log. Runs that died are
+    `name` replaces the run's name. retune's log is the run's log. Runs that died are
     marked so first, as one of them may have the slot. Waits for a slot where the server limits the
     runs of a device. A server that does not answer changes nothing of what is done here.
     """

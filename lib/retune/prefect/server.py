@@ -89,7 +89,7 @@ def prefect_api(home: Path | None = None, *, schedules: bool = False) -> Generat
 
     The one that Prefect's own settings name is used: PREFECT_API_URL, prefect.toml, or the profile
     in use. Otherwise a server is started, and it ends with the context or with this process,
-    however that ends; if it is killed meanwhile, another one takes its place. It starts what is
+    however that ends; if it is killed meanwhile, another one replaces it. It starts what is
     scheduled only if that is asked for.
 
     Raises: ServerError with the server's last words, or where a caller's request finds no server;
@@ -170,7 +170,7 @@ def _unsent_lines_unsaid() -> Generator[None]:
 
 @contextmanager
 def _silence_explained(url: str, private: Path | None = None) -> Generator[None]:
-    """Raises: ServerError in place of an error that says that the server did not answer; OSError
+    """Raises: ServerError instead of an error that says that the server did not answer; OSError
     if it is the `private` one in that folder, and the disk is full."""
     try:
         yield

@@ -51,7 +51,7 @@ def stage_task(
     run_name: Callable[[dict[str, Any]], str] | None = None,
     timeout: timedelta | None = LONGEST,
 ) -> Task[P, R]:
-    """The stage as a Prefect task of that name; `AsTasks` runs it in the stage's place.
+    """The stage as a Prefect task of that name; `AsTasks` runs it instead of the stage.
 
     `run_name` names a run by the stage's arguments; by default it has the task's. Failures that
     may pass are tried again.

@@ -239,15 +239,15 @@ def _narrow_array(tensor: onnx.TensorProto, folder: Path, where: str) -> Array:
 def sparse_array(sparse: onnx.SparseTensorProto, folder: Path, where: str) -> Array:
     """The tensor with all its zeros. Raises: ModelError as `tensor_array` does."""
     values = tensor_array(sparse.values, folder, where)
-    places = tensor_array(sparse.indices, folder, where)
+    indices = tensor_array(sparse.indices, folder, where)
     shape = tuple(sparse.dims)
     try:
-        if places.ndim > 1:
-            places = np.ravel_multi_index(tuple(places.T), shape)
-        if places.size and not 0 <= places.min() <= places.max() < prod(shape):
+        if indices.ndim > 1:
+            indices = np.ravel_multi_index(tuple(indices.T), shape)
+        if indices.size and not 0 <= indices.min() <= indices.max() < prod(shape):
             raise ValueError("an index is outside")
         dense = np.zeros(prod(shape), values.dtype)
-        dense[places] = values
+        dense[indices] = values
     except (ValueError, IndexError, TypeError) as error:
         raise ModelError(
             f"{where}: {values.shape} values at indices {list(sparse.indices.dims)} do not fit "
@@ -301,8 +301,8 @@ def _external_info(tensor: onnx.TensorProto, where: str) -> Any:
         return external_data_helper.ExternalDataInfo(tensor)
     except ValueError as error:
         raise ModelError(
-            f"{where}: its place in an external file is malformed ({error}); the file is damaged, "
-            "export it again"
+            f"{where}: its location in an external file is malformed ({error}); the file is "
+            "damaged, export it again"
         ) from None
 
 

@@ -93,8 +93,8 @@ class _LabelWriter:
         """The constant of strings holds their numbers; it is of the same shape."""
         words = [word.decode(errors="replace") for word in tensor.string_data]
         table = _table(words)
-        places = np.array([table.index(word) for word in words], np.int64)
-        tensor.CopyFrom(numpy_helper.from_array(places.reshape(tuple(tensor.dims)), tensor.name))
+        positions = np.array([table.index(word) for word in words], np.int64)
+        tensor.CopyFrom(numpy_helper.from_array(positions.reshape(tuple(tensor.dims)), tensor.name))
         self.tables[name] = table
 
     def unmapped(self, node: onnx.NodeProto) -> None:
@@ -148,8 +148,8 @@ def _encoder(to: _LabelWriter, node: onnx.NodeProto) -> None:
     known = to.tables.get(node.input[0])
     if keys and known is not None:
         numbers = {word: number for number, word in enumerate(known)}
-        places = [numbers.get(word, -1 - i) for i, word in enumerate(keys)]
-        _replace(node, "keys_strings", "keys_int64s", places)
+        positions = [numbers.get(word, -1 - i) for i, word in enumerate(keys)]
+        _replace(node, "keys_strings", "keys_int64s", positions)
     if values and not (keys and known is None):
         usual = _text(node, "default_string", "_Unused")
         table = _table([*values, usual])

@@ -156,7 +156,7 @@ def check_storable(records: Mapping[str, TuningRecord]) -> None:
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
-    """Whether a value of a record's type has a place in a column of that kind."""
+    """Whether a value of a record's type fits in a column of that kind."""
     if value is None:
         return True
     if pa.types.is_integer(kind):

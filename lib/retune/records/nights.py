@@ -142,7 +142,7 @@ NIGHTS_SCHEMA = pa.schema(
 
 
 def write_nights(root: Path | str, rows: Sequence[NightRow]) -> None:
-    """The table below `root` has these rows, durably, in place of those of the same night, network
+    """The table below `root` has these rows, durably, instead of those of the same night, network
     and device. Threads and processes may write at once."""
     files: dict[Path, dict[tuple[str, str], NightRow]] = {}
     for row in rows:

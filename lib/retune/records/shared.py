@@ -34,7 +34,7 @@ def shared_records(level: Level) -> TravellingRecords:
     """The records of that level; none of the user, whose records are in a store.
 
     A team's are those of the file, or of the folder's files (`*.jsonl`, `*.jsonl.gz`), that
-    RETUNE_TEAM_RECORDS names; with RETUNE_SHIPPED_RECORDS other files take the place of the
+    RETUNE_TEAM_RECORDS names; with RETUNE_SHIPPED_RECORDS other files replace the
     package's. A file that cannot be read is left out with a warning that names it.
     """
     root = _root(level)

@@ -32,24 +32,24 @@ def layout_chart(steps: Sequence[LayoutStep]) -> str:
     """
     if not steps:
         return ""
-    places = _places(steps)
+    positions = _positions(steps)
     layouts = list(dict.fromkeys([str(NHWC), *(step.io.output for step in steps)]))
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(layouts)}
     width = _MARGIN * 2 + _COLUMNS * _COLUMN
-    height = _LEGEND + max(y for _, y in places.values()) + _ROW
+    height = _LEGEND + max(y for _, y in positions.values()) + _ROW
     parts = [_legend(colours)]
     for step in steps:
-        x, y = places[step.label]
+        x, y = positions[step.label]
         for source in step.reads:
-            if source in places:
-                parts.append(_line(places[source], (x, y)))
+            if source in positions:
+                parts.append(_line(positions[source], (x, y)))
     for step in steps:
-        parts.append(_mark(step, places[step.label], colours[step.io.output]))
+        parts.append(_mark(step, positions[step.label], colours[step.io.output]))
     label = "layouts of the network's activations"
     return framed("layouts", label, (width, height), "".join(parts))
 
 
-def _places(steps: Sequence[LayoutStep]) -> dict[str, tuple[float, float]]:
+def _positions(steps: Sequence[LayoutStep]) -> dict[str, tuple[float, float]]:
     """The middle of each step: by its longest way from the inputs, and its number among those."""
     depth: dict[str, int] = {}
     rows: dict[int, int] = {}
@@ -93,8 +93,8 @@ def _line(start: tuple[float, float], end: tuple[float, float]) -> str:
     )
 
 
-def _mark(step: LayoutStep, place: tuple[float, float], colour: str) -> str:
-    x, y = place
+def _mark(step: LayoutStep, position: tuple[float, float], colour: str) -> str:
+    x, y = position
     half = _SIDE / 2
     title = escape(f"{step.label}: {step.io}, {time_text(step.us)} expected")
     if step.copy:

@@ -202,13 +202,15 @@ def _numbered(points: Sequence[tuple[float, float]]) -> list[str]:
     parts: list[str] = []
     for number, (x, y) in enumerate(points, 1):
         half = 3.2 * len(str(number))
-        places = [
+        positions = [
             (far, x + far * math.cos(turn * math.pi / 6), y + far * math.sin(turn * math.pi / 6))
             for far, turn in product(_AWAY, range(12))
         ]
-        boxes = (_box((a, b), half, 4.5) for _, a, b in places)
+        boxes = (_box((a, b), half, 4.5) for _, a, b in positions)
         free = (not any(_overlap(box, other) for other in taken) for box in boxes)
-        far, a, b = next((p for p, is_free in zip(places, free, strict=True) if is_free), places[0])
+        far, a, b = next(
+            (p for p, is_free in zip(positions, free, strict=True) if is_free), positions[0]
+        )
         taken.append(_box((a, b), half, 4.5))
         if far > _AWAY[0]:
             near = 1 - 7 / far

@@ -203,7 +203,7 @@ class Accesses:
         """Whether each channel is summed from its own channel alone, of every operand.
 
         Vectors of channels then read and write contiguous memory, and share nothing. Constants may
-        have the channel in any place: they are packed.
+        have the channel in any dim: they are packed.
         """
         axis = self.channel
         if self.block.reducer is None or axis is None or not self.operands:
@@ -241,10 +241,10 @@ class Accesses:
         channel = self.channel
         for operand in self.operands:
             rank = len(operand.load.indices)
-            places = [] if channel is None else operand.dimensions(channel)
-            if len(places) == 1 and places[0] != rank - 1:
-                others = [d for d in range(rank) if d != places[0]]
-                found[operand.load.buffer.name] = (*others, places[0])
+            dims = [] if channel is None else operand.dimensions(channel)
+            if len(dims) == 1 and dims[0] != rank - 1:
+                others = [d for d in range(rank) if d != dims[0]]
+                found[operand.load.buffer.name] = (*others, dims[0])
         return found
 
 

@@ -49,10 +49,10 @@ def flattened(program: Program, name: str, sizes: Sequence[int]) -> tuple[Progra
         return None
 
     axes = axes_of(block.buffer)
-    place = const(0)
+    position = const(0)
     for axis, extent in zip(axes[first:end], extents, strict=True):
-        place = place * extent + axis
-    read = Load(made, (*axes[:first], simplify(place), *axes[end:]))
+        position = position * extent + axis
+    read = Load(made, (*axes[:first], simplify(position), *axes[end:]))
     copy = replace(block, indices=tuple(axes), value=read, reducer=None)
     copies = over(zip(axes, block.buffer.shape, strict=True), copy)
     program = replace_root(program, root, rewrite(root, rule), copies)

@@ -111,9 +111,9 @@ class _JoinedGroups:
         made, indices = self.read.buffer, self.weights.indices
         axes = axes_of(made)
         step, channel = (axes[indices.index(i)] for i in (self.step.var, self.block.indices[-1]))
-        places: list[Expr] = [step % self.depth if axis == step else axis for axis in axes]
+        at: list[Expr] = [step % self.depth if axis == step else axis for axis in axes]
         own = channel % (self.made * self.count) // self.made
-        read = Load(self.weights.buffer, tuple(places))
+        read = Load(self.weights.buffer, tuple(at))
         value = select(equal(step // self.depth, own), read, const(0, read.dtype))
         return stage_nest(made, axes, value)
 
@@ -129,4 +129,4 @@ def _chooses(operand: AffineAccess, channel: Var | None, step: Var) -> bool:
     """Whether it is a constant with an element for each channel and step."""
     indices = operand.load.indices
     own = [operand.dimensions(axis) for axis in (channel, step) if axis in indices]
-    return operand.constant and [len(places) for places in own] == [1, 1]
+    return operand.constant and [len(at) for at in own] == [1, 1]

@@ -91,7 +91,7 @@ def split(
     parts = [Var(f"{name}.{i}") for i in range(len(factors) + 1)]
     counting = 2 if clamped and tail == "shift" else 1  # loops that say which tile it is
     tile = simplify(fold(lambda a, b: a * b, factors[counting - 1 :]))
-    place = _positional(parts[counting:], factors[counting - 1 :])
+    position = _positional(parts[counting:], factors[counting - 1 :])
     span = bounds(loop.extent, {})
     if counting > 1 and span is not None and span.low > 0:  # of no tiles there are no shares
         outer_extent = ceildiv(loop.extent, inner * units) * units
@@ -101,13 +101,13 @@ def split(
     if tail == "shift":
         last = loop.extent - tile
         base = minimum(start, maximum(last, 0) if sized else last)
-    value = simplify(base + place)
+    value = simplify(base + position)
     body = substitute_stmt(loop.body, {loop.var: value})
     if tail == "shift" and loop.reduce:
-        inside = simplify(place) < loop.extent if sized else all_of()
+        inside = simplify(position) < loop.extent if sized else all_of()
         body = _once(start <= value, inside, body)
     elif tail == "guard" or (tail == "shift" and sized):
-        body = _guard(loop, (value if tail == "guard" else simplify(place)) < loop.extent, body)
+        body = _guard(loop, (value if tail == "guard" else simplify(position)) < loop.extent, body)
     if counting > 1:
         body = _guard(loop, simplify(start) < loop.extent, body)
     overlap = tail == "shift" and not loop.reduce

@@ -70,16 +70,16 @@ class _PackedOperand:
     @staticmethod
     def out(block: Block, load: Load, step: Var, size: int) -> "_PackedOperand":
         """Raises: ScheduleError unless the steps and the results' last axis have a dimension."""
-        places = [
+        positions = [
             [d for d, i in enumerate(load.indices) if i == v] for v in (step, block.indices[-1])
         ]
         fixed = all(isinstance(extent, Const) for extent in load.buffer.shape)
-        if [len(found) for found in places] != [1, 1] or not fixed:
+        if [len(found) for found in positions] != [1, 1] or not fixed:
             raise ScheduleError(
                 f"words({block.name}): expected steps and results to choose {load.buffer}'s rows "
                 f"and columns, got {load}"
             )
-        (row,), (column,) = places
+        (row,), (column,) = positions
         extents = [int(e.value) for e in load.buffer.shape if isinstance(e, Const)]
         others = [n for d, n in enumerate(extents) if d not in (row, column)]
         apart = load.buffer.scope != "constant"

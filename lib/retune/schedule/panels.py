@@ -117,12 +117,12 @@ class _Panel:
         made = self.made
         axes = axes_of(made)
         along: Expr = axes[-1]
-        places: list[Expr] = [*axes[:-1]]
+        indices: list[Expr] = [*axes[:-1]]
         if self.by_columns:
             *others, far, last = axes
             along = far * self.pack + last % self.pack if self.pack > 1 else far
-            places = [*others, last // self.pack if self.pack > 1 else last]
-        chosen = {loop.var: place for loop, place in zip(self.own, places, strict=True)}
+            indices = [*others, last // self.pack if self.pack > 1 else last]
+        chosen = {loop.var: index for loop, index in zip(self.own, indices, strict=True)}
         read = substitute(self.load, {**chosen, self.step.var: along})
         if self.step.extent != const(self.count * self.pack):  # zeros past the end of the steps
             read = select(along < self.step.extent, read, const(0.0, read.dtype))

@@ -49,10 +49,10 @@ def rfactor(program: Program, name: str, loop_name: str, axis: int) -> Program:
     taken = {b.name for b in blocks(program.body)} | {b.name for b in program.scratch}
     if taken & {part, f"{block.buffer.name}.part"}:
         raise ScheduleError(f"{who}: it has partial results already; factor {part}")
-    place = rank if axis == -1 else axis
+    position = rank if axis == -1 else axis
     shape, indices = list(block.buffer.shape), list(block.indices)
-    shape.insert(place, factored.extent)
-    indices.insert(place, factored.var)
+    shape.insert(position, factored.extent)
+    indices.insert(position, factored.var)
     buffer = Buffer(f"{block.buffer.name}.part", tuple(shape), block.buffer.dtype.compute)
     load = Load(buffer, tuple(indices))
     partial = _partial(part, block, path, factored, load)

@@ -221,7 +221,7 @@ def guarded(block: Block, terms: list[Expr]) -> Expr | None:
 def redirect_reads(
     body: Stmt, old: Buffer, new: Buffer, region: BufferRegion, order: Sequence[int] = ()
 ) -> Stmt:
-    """`body` reading the copy of a region, its dimensions in that order, in place of the buffer."""
+    """`body` reading the copy of a region, its dimensions in that order, instead of the buffer."""
     placed = order or range(len(region.first))
 
     @cache

@@ -96,7 +96,7 @@ class Schedule(Recorder):
         return name
 
     def reorder(self, *names: str) -> None:
-        """The named loops in this order, in the places that they hold together.
+        """The named loops in this order, in the positions that they hold together.
 
         Raises: ScheduleError unless they are perfectly nested, or if a shifted loop would move
         inside a reduce loop (its overlap would be accumulated twice).
@@ -342,7 +342,7 @@ class Schedule(Recorder):
         If a later primitive makes several reads of it, in different orders, it stays as it is.
 
         Raises: ScheduleError unless it is a constant input, or a precomputed stage, that is read
-        at one place.
+        at one location.
         """
         self._apply("pack", stages.pack, buffer=buffer)
 
@@ -399,14 +399,14 @@ class Schedule(Recorder):
         changes the structure, so it is made here, by what is given for the decision, else option
         0; `space.sketches_of` makes a sketch for each option.
         """
-        places = movement.compute_locations(self.program, block, scope)
+        locations = movement.compute_locations(self.program, block, scope)
         name = name or f"at.{block}"
-        table = np.arange(len(places) + 1).reshape(-1, 1)
+        table = np.arange(len(locations) + 1).reshape(-1, 1)
         decision = self._decision("sample_compute_location", name, table)
         chosen = int(self._given_row(decision, "sample_compute_location", default=(0,))[0])
         program = self.program
         if chosen:
-            program = movement.compute_at(program, block, places[chosen - 1], scope)
+            program = movement.compute_at(program, block, locations[chosen - 1], scope)
         arguments: dict[str, Argument] = {"block": block, "scope": scope, "name": name}
         self._record(program, "sample_compute_location", arguments)
         self.structure.append(decision)

@@ -87,7 +87,7 @@ def restated(
     steps: Mapping[Var, Sequence[tuple[Var, Expr]]],
     made: Mapping[Buffer, Stmt],
 ) -> tuple[Program, list[str]]:
-    """The program whose root stage of that name has another value, and other loops in place of
+    """The program whose root stage of that name has another value, and other loops instead of
     those over some steps; before it stand the nests that make buffers. Also their names.
     """
     root, block, _ = root_nest(program, name)
@@ -104,13 +104,13 @@ def restated(
 
 
 def replace_root(program: Program, root: Stmt, *nests: Stmt) -> Program:
-    """The program with these nests, or none, in place of one of its root statements."""
+    """The program with these nests, or none, instead of one of its root statements."""
     roots = ((*nests,) if stmt is root else (stmt,) for stmt in program.body.stmts)
     return replace(program, body=Seq(tuple(nest for some in roots for nest in some)))
 
 
 def replace_scratch(program: Program, old: Buffer, *new: Buffer) -> Program:
-    """The program with another buffer, or none, in place of one of its scratch buffers."""
+    """The program with another buffer, or none, instead of one of its scratch buffers."""
     buffers = ((*new,) if buffer == old else (buffer,) for buffer in program.scratch)
     return replace(program, scratch=tuple(buffer for some in buffers for buffer in some))
 

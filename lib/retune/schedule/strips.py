@@ -148,10 +148,10 @@ class _RowWindow:
         along = axes[chosen.index(self.step.var)]
         tap, channel = along // self.pixel, along % self.pixel
         own = iter(axes)
-        places: list[Expr] = []
+        indices: list[Expr] = []
         for index in self.weights.indices:
             axis = tap if index == self.tap.var else next(own)
-            places.append(channel if index == self.step.var else axis)
+            indices.append(channel if index == self.step.var else axis)
         inside = all_of(tap < self.taps, channel < self.channels)
-        read = Load(self.weights.buffer, tuple(places))
+        read = Load(self.weights.buffer, tuple(indices))
         return stage_nest(made, axes, select(inside, read, const(0, read.dtype)))

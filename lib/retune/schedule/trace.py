@@ -74,7 +74,7 @@ class Trace:
         return Trace((*self.steps, step), self.decisions)
 
     def with_decisions(self, decisions: Mapping[str, Sequence[int]]) -> "Trace":
-        """The trace with these numbers in place of what was decided for the same names."""
+        """The trace with these numbers instead of what was decided for the same names."""
         merged = dict(self.decisions) | {k: tuple(map(int, v)) for k, v in decisions.items()}
         return Trace(self.steps, tuple(merged.items()))
 

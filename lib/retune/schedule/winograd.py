@@ -3,7 +3,7 @@
 F(m x m, r x r) computes m x m outputs from a tile of (m+r-1) x (m+r-1) inputs with (m+r-1)^2
 products instead of r^2 m^2; F(m, r) does the same along one axis, for windows 1 x r and r x 1.
 `winograd` recognises a convolution by its tensor expression, whatever its layout and names, and
-replaces it by plain stages, which primitives then place and tile.
+replaces it by plain stages, which primitives then position and tile.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ class WinogradConvolution:
     weight: Load
     windows: tuple[WindowAxis, ...]
     """The axes of more than one tap, in the order of the data's dimensions."""
-    places: tuple[int, ...]
+    positions: tuple[int, ...]
     """All dimensions of the data but the channels."""
     channels: int
     """Dimension of the data that is summed over."""
@@ -117,9 +117,9 @@ class WinogradConvolution:
         return dtype.is_small_float and self.weight.buffer.dtype == dtype
 
     def tile(self, m: int) -> dict[int, int]:
-        """Outputs of a tile of size m along each of the places, by dimension."""
+        """Outputs of a tile of size m along each of the positions, by dimension."""
         moved = {window.dim for window in self.windows}
-        return {dim: m if dim in moved else 1 for dim in self.places}
+        return {dim: m if dim in moved else 1 for dim in self.positions}
 
     def axis(self, dim: int) -> Var:
         """The output axis that moves along a dimension of the data."""
@@ -154,9 +154,9 @@ def find_convolution(program: Program, name: str) -> WinogradConvolution:
     axes = _axes(data, path, extents)
     if axes is None:
         raise refused
-    windows, places, (channels, depth), made = axes
+    windows, positions, (channels, depth), made = axes
     found = WinogradConvolution(
-        root, block, data, weight, windows, places, channels, depth, made, extents
+        root, block, data, weight, windows, positions, channels, depth, made, extents
     )
     if not all(is_fixed(extents[var]) for var in (depth, made, *(w.tap for w in windows))):
         raise refused
@@ -171,14 +171,14 @@ Axes = tuple[tuple[WindowAxis, ...], tuple[int, ...], tuple[int, Var], Var]
 
 
 def _axes(data: Load, path: Sequence[For], extents: dict[Var, int]) -> Axes | None:
-    """Windows, places, the channels with their variable, and the axis of what is made.
+    """Windows, positions, the channels with their variable, and the axis of what is made.
 
     None if the data is not read as a convolution of stride 1 in one group reads it.
     """
     reduced = {p.var for p in path if p.reduce}
     left = [p.var for p in path if not p.reduce]
     windows: list[WindowAxis] = []
-    places: list[int] = []
+    positions: list[int] = []
     channels: list[tuple[int, Var]] = []
     for dim, index in enumerate(data.indices):
         form = affine(simplify(index), [p.var for p in path])
@@ -188,17 +188,17 @@ def _axes(data: Load, path: Sequence[For], extents: dict[Var, int]) -> Axes | No
         taps = [v for v in form[0] if v in reduced]
         if len(own) == 1 and len(taps) <= 1:
             left.remove(own[0])
-            places.append(dim)
+            positions.append(dim)
             windows += [WindowAxis(dim, tap, extents[tap]) for tap in taps]
         elif len(taps) == 1 and not own:
             channels.append((dim, taps[0]))
         else:
             return None
-    if len(channels) != 1 or len(left) != 1 or len(places) > len(_PLACES):
+    if len(channels) != 1 or len(left) != 1 or len(positions) > len(_POSITIONS):
         return None
     if len(reduced) != len(windows) + 1:
         return None
-    return tuple(windows), tuple(places), channels[0], left[0]
+    return tuple(windows), tuple(positions), channels[0], left[0]
 
 
 def winograd(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, list[str]]:
@@ -240,7 +240,7 @@ _OUTPUTS = {1: ("outputs",), 2: ("columns", "outputs")}
 """Names of the transforms' stages, by the number of axes of the window."""
 _FACTORS = ("factors", "filter")
 """The last ones of data and weights, of which products are made."""
-_PLACES = "nyx"
+_POSITIONS = "nyx"
 """Names of the axes over tiles: the last ones of these."""
 Read = Callable[..., Expr]
 
@@ -269,7 +269,7 @@ class _Stages:
         self.forms = [matrices(m, taps) for taps in conv.taps]
         self.buffers: list[Buffer] = []
         self._nests: list[Stmt] = []
-        names = _PLACES[-len(conv.places) :]
+        names = _POSITIONS[-len(conv.positions) :]
         self.tiles = {
             name: -(-conv.extents[conv.axis(dim)] // size)
             for name, (dim, size) in zip(names, self.sizes.items(), strict=True)
@@ -293,8 +293,8 @@ class _Stages:
         )
 
         def multiplied(*at: Expr) -> Expr:
-            *place, f, c = at
-            return Load(factors, (*place, c)) * Load(weight, (*place[:axes], c, f))
+            *position, f, c = at
+            return Load(factors, (*position, c)) * Load(weight, (*position[:axes], c, f))
 
         made = self.tiles | self.made
         product = self._stage("product", points | made, multiplied, reduce=self.depth)
@@ -318,9 +318,9 @@ class _Stages:
         """
         before, names = axes
         sizes, buffer = list(before.items()), None
-        for place, (stem, matrix) in enumerate(zip(stems, factors, strict=True)):
-            sizes[place] = (names[place], len(matrix))
-            buffer = self._stage(stem, dict(sizes) | rest, _along(place, matrix, read))
+        for position, (stem, matrix) in enumerate(zip(stems, factors, strict=True)):
+            sizes[position] = (names[position], len(matrix))
+            buffer = self._stage(stem, dict(sizes) | rest, _along(position, matrix, read))
             read = _loader(buffer)
         assert buffer is not None, "a window has an axis"
         return buffer
@@ -345,9 +345,9 @@ class _Stages:
     def _weight(self, *at: Expr) -> Expr:
         conv = self.conv
         *taps, c, f = at
-        places = dict(zip((w.tap for w in conv.windows), taps, strict=True))
-        places |= {conv.depth: c, conv.made: f}
-        indices = (places[v] if isinstance(v, Var) else v for v in conv.weight.indices)
+        positions = dict(zip((w.tap for w in conv.windows), taps, strict=True))
+        positions |= {conv.depth: c, conv.made: f}
+        indices = (positions[v] if isinstance(v, Var) else v for v in conv.weight.indices)
         return Load(conv.weight.buffer, tuple(indices))
 
     def _assembled(self, outputs: Buffer) -> Stmt:

@@ -95,16 +95,16 @@ def fastest_elsewhere(
 
 def history_of(rows: "Table", space: Space) -> History:
     """The rows of one task (HISTORY_COLUMNS), in their order, as candidates of the space."""
-    candidates, places = located(
+    candidates, positions = located(
         space, rows["sketch"].tolist(), rows["decisions"].tolist(), rows["config_hash"].tolist()
     )
     times, costs = recorded_costs(rows)
     errors = standard_errors(rows["run_times_us"])
     return History(
         candidates=candidates,
-        times_us=times[places],
-        costs=costs[places],
-        errors=errors[places],
+        times_us=times[positions],
+        costs=costs[positions],
+        errors=errors[positions],
     )
 
 
@@ -114,13 +114,13 @@ def located(
     decisions: Sequence[Sequence[int]],
     keys: Sequence[str],
 ) -> tuple[Candidates, np.ndarray]:
-    """Recorded candidates that the space still has, and their places in the input. int64 [m]
+    """Recorded candidates that the space still has, and their positions in the input. int64 [m]
 
     `decisions` are each candidate's values one after the other. A candidate counts only if its
     key is the recorded one: then decisions have the names and the meaning that they had.
     """
     parts = [space.population(0, np.zeros((0, 0), np.int64))]
-    places: list[int] = []
+    positions: list[int] = []
     for number, sketch in enumerate(space.sketches):
         mine = [i for i, name in enumerate(sketches) if name == sketch.name]
         if not mine:
@@ -134,9 +134,9 @@ def located(
             space.candidate(population, k).key == keys[i] for k, (i, _) in enumerate(found)
         ] & sketch.valid(population.rows[:, : len(sketch.decisions)])
         parts.append(population.take(same))
-        places += [i for (i, _), kept in zip(found, same, strict=True) if kept]
-    order = np.argsort(np.asarray(places, np.int64), kind="stable")
-    return join(parts).take(order), np.asarray(places, np.int64)[order]
+        positions += [i for (i, _), kept in zip(found, same, strict=True) if kept]
+    order = np.argsort(np.asarray(positions, np.int64), kind="stable")
+    return join(parts).take(order), np.asarray(positions, np.int64)[order]
 
 
 def _rows(sketch: Sketch, decisions: Sequence[tuple[int, ...]]) -> list[list[int] | None]:

@@ -135,7 +135,7 @@ def tune(
     the numpy evaluation of the expression before its time counts, and becomes a record in the
     store at `records` (default: the RETUNE_RECORDS folder). The same call again continues the
     same run: it measures only what is missing, and a second call at the same time waits for the
-    first. `runner` measures in place of this machine's `device`; `report` is called after each
+    first. `runner` measures instead of this machine's `device`; `report` is called after each
     batch.
 
     Raises: InputError if it is not an expression, a space does not fit it, or without trials;

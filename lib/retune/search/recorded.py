@@ -72,6 +72,6 @@ def recorded_sketch(program: Program, part: Recorded) -> tuple[RecordedSketch, n
         constraints=tuple(schedule.constraints),
     )
     rows = np.zeros((len(part.decisions), len(options)), np.int64)
-    for column, (_, places) in enumerate(options):
-        rows[:, column] = places.ravel()
+    for column, (_, positions) in enumerate(options):
+        rows[:, column] = positions.ravel()
     return replace(sketch, numbers=np.unique(sketch.numbers_of(rows))), rows

@@ -420,7 +420,7 @@ class Session:
             ),
             changed=self._changed,
             devices=lambda: self.runner.capacity,
-            places=lambda: self.runner.places,
+            places=lambda: self.runner.slots,
             awaited=awaited,
             grace_s=grace_s,
             clock=self.stopwatch,

@@ -236,4 +236,4 @@ def pack_operands(s: Schedule, name: str) -> None:
             try:
                 s.pack(operand.load.buffer.name)
             except ScheduleError:
-                continue  # read at several places: it stays as it is
+                continue  # read at several positions: it stays as it is

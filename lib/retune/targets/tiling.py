@@ -65,8 +65,8 @@ class TiledAxis:
 class Tiling:
     """A loop nest by levels.
 
-    An axis is split into as many parts as it has places in the nest. Tail tiles are moved back, so
-    that any size will do.
+    An axis is split into as many parts as it has positions in the nest. Tail tiles are moved back,
+    so that any size will do.
     """
 
     levels: tuple[Level, ...]
@@ -77,8 +77,8 @@ class Tiling:
     """All of them, in the order in which sizes are sampled."""
 
     def __post_init__(self) -> None:
-        places = [self.levels.index(level) for level in self.nest if level in self.levels]
-        if len(places) != len(self.nest) or places != sorted(places):
+        positions = [self.levels.index(level) for level in self.nest if level in self.levels]
+        if len(positions) != len(self.nest) or positions != sorted(positions):
             raise ScheduleError(
                 f"a tiling over {_names(self.nest)}; levels are {_names(self.levels)}"
             )

@@ -24,7 +24,7 @@ from retune.targets.tiling import made_loops, unroll_all, write_out
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """The convolution as it was, and the names of the stages in its place."""
+    """The convolution as it was, and the names of the stages that replace it."""
 
     shape: WinogradConvolution
     m: int
@@ -134,13 +134,13 @@ def split_inputs(s: Schedule, conv: Rewritten, width: int) -> list[str]:
 
 def transform_inputs(s: Schedule, conv: Rewritten, vector: str) -> None:
     """In each step of the loop `vector` the transform runs on registers, one column at a time."""
-    place = vector
+    loop = vector
     for stage in reversed(conv.inputs[:-1]):
         s.compute_at(stage, vector)
         row, column = made_loops(s, stage)[:2]
         s.reorder(column, row)
-        place = column
-    s.compute_at(conv.data, place)
+        loop = column
+    s.compute_at(conv.data, loop)
     for stage in (*conv.inputs[:-1], conv.data):
         write_out(s, stage)
 
@@ -155,7 +155,8 @@ def transform_outputs(s: Schedule, conv: Rewritten, vector: str) -> None:
 
 
 def split_pixels(s: Schedule, conv: Rewritten) -> tuple[list[str], list[str], str]:
-    """The output's places as loops over tiles, loops over the pixels of a tile, and its channels.
+    """The output's positions as loops over tiles, loops over the pixels of a tile, and its
+    channels.
 
     A guard keeps to odd sizes.
     """

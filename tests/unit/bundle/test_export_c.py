@@ -40,14 +40,14 @@ def test_weights_lie_as_on_the_device(plan: NetworkPlan, tmp_path: Path) -> None
     placement = lay_out(plan, plan_memory(plan))
     data = (export_c(plan, tmp_path / "c") / "weights.bin").read_bytes()
     assert len(data) == placement.base_bytes[WEIGHTS]
-    at = placement.places["bias"].offset
+    at = placement.memory["bias"].offset
     np.testing.assert_array_equal(np.frombuffer(data[at : at + 128], "<f4"), plan.weights["bias"])
 
 
 def test_weights_may_be_of_bfloat16(plan: NetworkPlan, tmp_path: Path) -> None:
     stored = {name: array.astype(BFLOAT16.numpy) for name, array in plan.weights.items()}
     data = (export_c(replace(plan, weights=stored), tmp_path / "c") / "weights.bin").read_bytes()
-    at = lay_out(plan, plan_memory(plan)).places["bias"].offset
+    at = lay_out(plan, plan_memory(plan)).memory["bias"].offset
     assert data[at : at + 64] == stored["bias"].tobytes()
 
 

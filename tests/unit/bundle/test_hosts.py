@@ -57,18 +57,18 @@ def test_what_crosses_has_memory_of_its_own(hosted: NetworkPlan):
     """The arena is not told when host steps run."""
     storage = lay_out(hosted, plan_memory(hosted))
     crossing = {v for host in hosted.hosts for v in (*host.read, *host.writes)}
-    placed = {value: storage.places[value] for value in crossing if value in storage.places}
+    placed = {value: storage.memory[value] for value in crossing if value in storage.memory}
     assert {place.base for place in placed.values()} == {INTERFACE}
-    shared = [place for place in storage.places.values() if place.base == INTERFACE]
+    shared = [place for place in storage.memory.values() if place.base == INTERFACE]
     spans = sorted({(place.offset, place.offset + place.bytes) for place in shared})
     assert all(end <= start for (_, end), (start, _) in pairwise(spans))
     assert not crossing & {block.name for block in temp_blocks(hosted)}
-    assert any(place.base == ARENA for place in storage.places.values())
+    assert any(place.base == ARENA for place in storage.memory.values())
 
 
 def test_what_stays_on_the_host_has_no_memory_on_the_device(tmp_path: Path):
     plan = plan_of("detector", tmp_path)
-    places = lay_out(plan, plan_memory(plan)).places
+    places = lay_out(plan, plan_memory(plan)).memory
     assert not places.keys() & set(plan.outputs)
     assert plan.buffer(plan.outputs[0]).shape == (-1, 3)
     inputs = sum(plan.buffer(name).bytes for name in (*plan.inputs, *plan.hosts[0].inputs))
@@ -118,7 +118,7 @@ def _model(text: str, *types: TensorType) -> bytes:
         ({"model": _model(NONZERO, TensorType((2, -1), INT64))}, "expected 1 outputs: y; got"),
         ({"model": _model(SPLIT, *[TensorType((1, 2))] * 2)}, "expected 2 inputs: x, z; got"),
         ({"inputs": ("nowhere",)}, "expected names of buffers of the plan; got nowhere"),
-        ({"after": 99}, "expected a place from 0 to .*; got 99"),
+        ({"after": 99}, "expected a position from 0 to .*; got 99"),
         ({"after": 0}, "written by an earlier step; got a read of it"),
         ({"outputs": ("x0", "")}, r"output x0 of float32\[1, 8\]"),
     ],

@@ -125,7 +125,7 @@ def test_variants_share_the_arena() -> None:
     alone = plan_memory(PLAN.at(PLAN.largest))
     assert memory.arena_bytes == alone.arena_bytes
     assert memory.io_bytes == alone.io_bytes
-    places = lay_out(PLAN, memory).places
+    places = lay_out(PLAN, memory).memory
     assert places["y"].bytes == 4 * 8 * BATCH.most * STEPS.most
 
 

@@ -73,7 +73,7 @@ NETWORK = Original(onnx=Path("net.onnx"), shapes={"x": (1, 8)}, recipe="{}")
 RIVAL = Rival(peer="onnxruntime", network=NETWORK)
 FINALISTS = (range(2), range(2, 3))
 SAID: tuple[object, ...] = (
-    LoadArrays(inputs={}, outputs={}, places={}, rtol=0.1, atol=0.0),
+    LoadArrays(inputs={}, outputs={}, positions={}, rtol=0.1, atol=0.0),
     Build(jobs={7: SOURCE}),
     Warm(indices=(7, 8)),
     Check(index=7, constants={}, spread_bytes=1),

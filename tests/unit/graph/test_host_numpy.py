@@ -10,7 +10,7 @@ from onnx import helper
 
 from retune.core.dtypes import FLOAT32, INT64, UINT8, UNKNOWN, TensorType
 from retune.frontend.host.step import host_attrs, step_of
-from retune.ops.host_numpy import top_places
+from retune.ops.host_numpy import top_positions
 
 Arrays = list[np.ndarray | None]
 
@@ -114,7 +114,7 @@ def test_few_of_long_rows_are_found_before_they_are_sorted(
 def test_no_number_is_above_a_nan_in_long_rows(share: float, largest: bool, rng):
     x = np.where(rng.random(2000) < share, np.nan, rng.integers(0, 50, 2000))
     order = np.lexsort([range(2000), -np.nan_to_num(x, nan=99.0) if largest else x])
-    assert top_places(x, 100, 0, largest=largest).tolist() == order[:100].tolist()
+    assert top_positions(x, 100, 0, largest=largest).tolist() == order[:100].tolist()
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])

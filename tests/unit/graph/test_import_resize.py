@@ -225,8 +225,8 @@ def test_weights_of_an_element_add_up_to_one(mode, form, made):
     for antialias in (False, True):
         found = taps(axis, Method(mode=mode, coordinates=form, antialias=antialias))
         np.testing.assert_allclose(found.weights.sum(axis=1), 1)
-        assert found.places.min() >= 0
-        assert found.places.max() < 7
+        assert found.indices.min() >= 0
+        assert found.indices.max() < 7
 
 
 def test_a_third_as_float32_still_divides():

@@ -305,11 +305,11 @@ def test_every_external_file_is_known_wherever_its_tensor_stands(tmp_path: Path)
     assert {file.name for file in external_files(path)} == {"a.bin", "b.bin", "c.bin"}
 
 
-def test_a_place_that_is_no_number_is_named(tmp_path: Path):
+def test_a_location_that_is_not_a_number_is_named(tmp_path: Path):
     (tmp_path / "w.bin").write_bytes(ONES.tobytes())
     tensor = external("w", "w.bin", [2], offset="far")  # type: ignore[arg-type]
     path = saved(tmp_path, model([ADD], {"x": [2]}), tensor)
-    with pytest.raises(ModelError, match=r"tensor 'w': its place in an external file is malformed"):
+    with pytest.raises(ModelError, match="its location in an external file is malformed"):
         external_files(path)
 
 

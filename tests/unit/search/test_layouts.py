@@ -316,8 +316,8 @@ def test_a_workload_in_other_layouts_is_one_that_boards_take(tmp_path: Path):
             body, arrays = pack_batch(there, digest_of(blob), [], MeasureOptions())
             batch = unpack_batch(body, MessageParts(arrays=arrays), Limits())
             taken = batch.workload(blob)
-            for name, places in there.places.items():
-                np.testing.assert_array_equal(taken.places[name], places)
+            for name, places in there.positions.items():
+                np.testing.assert_array_equal(taken.positions[name], places)
                 compared += 1
     assert compared
 

@@ -30,7 +30,7 @@ MARK = "/* A network that retune exported."
 """What the header begins with: a folder that has one may be replaced."""
 
 _IMAGE_BASE = AFTER + 1
-"""Where an image lies, in place of an allocation."""
+"""Where an image lies, instead of an allocation."""
 _FORMS: dict[Form, str] = {
     "persistent": "PERSISTENT",
     "inline": "ONE_THREAD",
@@ -92,8 +92,8 @@ def _interface(plan: NetworkPlan) -> Iterator[str]:
             shape = "x".join(map(str, plan.type_of(name).shape)) or "scalar"
             yield f"   {role:7} {number}: {_remark(name)}, {entry.dtype}, {shape}"
     for each in plan.sizes:
-        place = "" if each.axis is None else f"axis {each.axis} of "
-        yield f"   size    {each.size}: {place}{_remark(each.input)}"
+        axis = "" if each.axis is None else f"axis {each.axis} of "
+        yield f"   size    {each.size}: {axis}{_remark(each.input)}"
     for name, elements in plan.values.items():
         yield f"   value   {_remark(name)}: {', '.join(map(str, elements))}"
     yield "*/"
@@ -265,8 +265,8 @@ def _table(
 
 
 def _place(name: str, placement: Placement) -> str:
-    place = placement.places[name]
-    return f"{{{place.base}, {place.offset}, {max(1, place.bytes)}}}"
+    found = placement.memory[name]
+    return f"{{{found.base}, {found.offset}, {max(1, found.bytes)}}}"
 
 
 def _range(sizes: Sequence[int]) -> str:

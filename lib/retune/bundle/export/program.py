@@ -96,7 +96,7 @@ def _kernel_parts(plan: NetworkPlan, placement: Placement, rows: StepRows | None
 
 
 def _vector_lines(text: str) -> Iterator[str]:
-    """Loads and stores of vectors in place of PoCL's own, for the version that `vectors` is of."""
+    """Loads and stores of vectors instead of PoCL's own, for the version that `vectors` is of."""
     words = vectors.words_of(text)
     used = words & vectors.NAMES
     if not used:
@@ -114,8 +114,8 @@ def _write_weights(plan: NetworkPlan, placement: Placement, path: Path) -> None:
     with path.open("wb") as stream:
         stream.truncate(placement.base_bytes[WEIGHTS])
         for name, array in plan.weights.items():
-            if name in placement.places:
-                stream.seek(placement.places[name].offset)
+            if name in placement.memory:
+                stream.seek(placement.memory[name].offset)
                 stream.write(_bytes(array))
         stream.seek(placement.base_bytes[WEIGHTS])
         for entry in images_of(plan):

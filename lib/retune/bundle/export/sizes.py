@@ -60,8 +60,10 @@ def stated_lines(plan: NetworkPlan) -> Iterator[str]:
     rows: list[tuple[int, int, int, int]] = []
     for name, elements in plan.values.items():
         width = DType(plan.buffer(name).dtype).itemsize
-        places = enumerate(elements)
-        rows += ((plan.inputs.index(name), n * width, width, element) for n, element in places)
+        rows += (
+            (plan.inputs.index(name), n * width, width, element)
+            for n, element in enumerate(elements)
+        )
     yield f"#define STATED {len(rows)}"
     yield "/* An element of an input that has to be what state_elements says: where it lies. */"
     yield "struct stated {\n  int input;\n  size_t offset, bytes;\n};"
@@ -82,8 +84,8 @@ def index_lines(plan: NetworkPlan) -> Iterator[str]:
     yield "/* An input of indices: bytes of an element. */"
     yield "struct indexed {\n  int input;\n  size_t bytes;\n};"
     yield ""
-    places = [(plan.inputs.index(name), kinds[name].itemsize) for name in rows]
-    yield from table("struct indexed indexed[INDEXED]", places)
+    indexed = [(plan.inputs.index(name), kinds[name].itemsize) for name in rows]
+    yield from table("struct indexed indexed[INDEXED]", indexed)
     yield "/* The extents of which they are indices. */"
     extents = [f"extents[{n}] = {extent_text(plan.indices[x])};" for n, x in enumerate(rows)]
     declared = "void index_extents(const int *values, long long *extents)"
@@ -94,7 +96,7 @@ def _tables(plan: NetworkPlan, placement: Placement, rows: StepRows | None) -> I
     yield "/* Its range, and where it lies with the inputs and outputs. */"
     yield "struct size {\n  const char *name;\n  int least, most, step;\n  size_t offset;\n};"
     yield ""
-    sizes = [(each.size, placement.places[each.buffer].offset) for each in plan.sizes]
+    sizes = [(each.size, placement.memory[each.buffer].offset) for each in plan.sizes]
     ranges = [(f'"{s.name}"', s.least, s.most, s.step, offset) for s, offset in sizes]
     yield from table("struct size sizes[SIZES]", ranges)
     yield "/* Its segments: from the first to before the last one; then those of workers. */"

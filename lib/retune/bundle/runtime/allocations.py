@@ -1,4 +1,4 @@
-"""The memory of a plan on a device: its allocations, with the weights in their places, and images
+"""The memory of a plan on a device: its allocations, with the weights at their offsets, and images
 of those weights that kernels read so. Sessions have allocations for their states, and share the
 others."""
 
@@ -40,8 +40,8 @@ class Allocations:
 
     def interface(self, name: str, device: Device) -> DeviceMemory:
         """The memory of an input, output, state or size, for the largest sizes."""
-        place = self.placement.places[name]
-        return device.part(self.bases[place.base], place.offset, max(1, place.bytes))
+        found = self.placement.memory[name]
+        return device.part(self.bases[found.base], found.offset, max(1, found.bytes))
 
     def with_states(self, device: Device) -> "Allocations":
         """The same with zeros as states, in memory of their own."""
@@ -81,8 +81,8 @@ def allocated(
             forget_pages(array)
     for each in plan.sizes:  # a size that is fixed has its value from here on
         value = np.array([each.size.least], np.int32)
-        device.write(bases[INTERFACE], value, placement.places[each.buffer].offset)
-    placed = [(placement.places[n].offset, a) for n, a in plan.weights.items() if n not in rows]
+        device.write(bases[INTERFACE], value, placement.memory[each.buffer].offset)
+    placed = [(placement.memory[n].offset, a) for n, a in plan.weights.items() if n not in rows]
     with _uploaded(placed, bases[WEIGHTS], device):
         yield Allocations(memory=memory, placement=placement, bases=bases, images=images)
 

@@ -209,10 +209,10 @@ def _on(
     """The launches of a program that is built, on this memory."""
     windows: dict[tuple[int, int, int], DeviceMemory] = {}
     parts: dict[str, DeviceMemory] = dict(held.images)
-    for name, place in held.placement.places.items():
-        window = place.base, place.offset, max(1, place.bytes)
+    for name, found in held.placement.memory.items():
+        window = found.base, found.offset, max(1, found.bytes)
         if window not in windows:  # a second one makes each launch dearer (NVIDIA: 32 us, not 10)
-            windows[window] = device.part(held.bases[place.base], *window[1:])
+            windows[window] = device.part(held.bases[found.base], *window[1:])
         parts[name] = windows[window]
     return device.prepare_all(program, plan.launches, parts)
 

@@ -67,7 +67,7 @@ class HostCall:
         self._takes = [_taker(name, plan, types[name], held, device) for name in step.inputs]
         self._writers = [
             _writer(types.get(name), held.interface(name, device), device)
-            if name in held.placement.places
+            if name in held.placement.memory
             else None
             for name in step.outputs
         ]

@@ -153,12 +153,12 @@ class InputCheck:
         if array.size != len(elements):
             remedy = "compile the model for this shape with --shape"
             raise self._unfit(name, _shown(array.shape), remedy)
-        for place, (element, number) in enumerate(
+        for position, (element, number) in enumerate(
             zip(elements, array.reshape(-1).tolist(), strict=True)
         ):
             own = _solved(element, number)
             if own is None:
-                which = f": element {place}" if len(elements) > 1 else ""
+                which = f": element {position}" if len(elements) > 1 else ""
                 raise InputError(
                     f"bundle {self._plan.name}: input {name}{which}: expected "
                     f"{_range_text(element)}; got {number}; compile the model for this value with "
@@ -218,13 +218,13 @@ def _said_by(each: PlanSize, types: Mapping[str, TensorType]) -> PlanSize:
     """The size as one of these inputs says it, if any does."""
     if each.input in types and each.axis is None:
         return each
-    places = (
+    positions = (
         (name, axis)
         for name in dict.fromkeys([each.input, *types])
         for axis, extent in enumerate(types[name].shape if name in types else ())
         if isinstance(extent, Dim) and extent.size == each.size
     )
-    name, axis = next(places, (each.input, each.axis))
+    name, axis = next(positions, (each.input, each.axis))
     return replace(each, input=name, axis=axis)
 
 

@@ -62,7 +62,7 @@ class Lending:
 
     def __init__(self, held: Allocations, roots: Mapping[str, str], device: Device) -> None:
         placement = held.placement
-        numbers = {root: placement.places[root].base for root in placement.lent}
+        numbers = {root: placement.memory[root].base for root in placement.lent}
         self.bases = {name: numbers[root] for name, root in roots.items() if root in numbers}
         """Numbers of the allocations of values that may lie elsewhere."""
         self._device = device

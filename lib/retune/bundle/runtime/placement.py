@@ -1,10 +1,10 @@
-"""Where every value of a plan lies: some allocations, and a place in one of them for each value.
+"""Where every value of a plan lies: some allocations, and an offset in one of them for each value.
 
 The arena holds the temporaries, as the memory plan lays them out; one allocation holds all weights
 and one all inputs and outputs, with what host steps read and make: the host reads and writes that
 one in place where the device allows it. Kernels can so be given any value as a base pointer and an
 offset. States have allocations of their own, which each session has for itself: one of those that
-are updated in place, and two others that change places after each run. Where `lent` says how, so
+are updated in place, and two others that are swapped after each run. Where `lent` says how, so
 have large inputs and outputs, in whose stead a run may use other memory.
 """
 
@@ -58,10 +58,10 @@ class ValueMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Places of all values, and the sizes of the allocations."""
+    """Allocation and offset of every value, and the sizes of the allocations."""
 
-    places: Mapping[str, ValueMemory]
-    """By buffer name; values of one alias chain share a place."""
+    memory: Mapping[str, ValueMemory]
+    """By buffer name; values of one alias chain share their memory."""
     base_bytes: tuple[int, ...]
     lent: tuple[str, ...] = ()
     """Roots of the last allocations, one for each: a run may use others in their stead."""
@@ -106,9 +106,9 @@ def lent_roots(plan: NetworkPlan) -> tuple[str, ...]:
 
 
 def lay_out(plan: NetworkPlan, memory: MemoryPlan, lent: Sequence[str] = ()) -> Placement:
-    """Every value that a launch uses, and every input, output and weight, has a place.
+    """Every value that a launch uses, and every input, output and weight, has memory.
 
-    Roots that are `lent` have allocations of their own. What exists on the host only has no place,
+    Roots that are `lent` have allocations of their own. What exists on the host only has none,
     nor has what is an image.
     """
     sizes = {entry.name: entry.most_bytes for entry in plan.buffers}
@@ -131,17 +131,17 @@ def lay_out(plan: NetworkPlan, memory: MemoryPlan, lent: Sequence[str] = ()) -> 
         if offset is not None:
             placed[root] = ValueMemory(base=base, offset=offset, bytes=sizes[root])
     roots = plan.roots
-    places = {name: placed[root] for name, root in roots.items() if root in placed}
+    found = {name: placed[root] for name, root in roots.items() if root in placed}
     for alias in plan.aliases:
-        if alias.storage is not None and alias.value in places:
+        if alias.storage is not None and alias.value in found:
             spans = alias.storage.spans(itemsize(plan.buffer(alias.value).dtype))
-            places[alias.value] = replace(places[alias.value], spans=spans)
+            found[alias.value] = replace(found[alias.value], spans=spans)
     own = (aligned(sizes[root]) for root in lent)
-    return Placement(places=places, base_bytes=(*ends, *state_bytes, *own), lent=tuple(lent))
+    return Placement(memory=found, base_bytes=(*ends, *state_bytes, *own), lent=tuple(lent))
 
 
 def _states(plan: NetworkPlan) -> tuple[dict[str, ValueMemory], tuple[int, ...]]:
-    """Places of the states by their roots, and the sizes of their allocations, if there are any.
+    """Memory of the states by their roots, and the sizes of their allocations, if there are any.
 
     What a run reads of a state and what it makes of it have one offset.
     """
@@ -161,8 +161,8 @@ def _states(plan: NetworkPlan) -> tuple[dict[str, ValueMemory], tuple[int, ...]]
 
 def sizes_at(plan: NetworkPlan, placement: Placement) -> SizesAt:
     """Where the sizes of a plan lie: with its inputs and outputs."""
-    places = {each.size.name: placement.places[each.buffer].offset for each in plan.sizes}
-    return SizesAt(base=INTERFACE, offsets=places)
+    offsets = {each.size.name: placement.memory[each.buffer].offset for each in plan.sizes}
+    return SizesAt(base=INTERFACE, offsets=offsets)
 
 
 def touched(plan: NetworkPlan, placement: Placement) -> list[MemoryAccess]:
@@ -174,11 +174,11 @@ def touched(plan: NetworkPlan, placement: Placement) -> list[MemoryAccess]:
     return [
         MemoryAccess(
             reads=tuple(
-                placement.places[name].region
+                placement.memory[name].region
                 for name in dict.fromkeys([*launch.read, *sizes])
-                if name in placement.places
+                if name in placement.memory
             ),
-            writes=tuple(placement.places[name].region for name in launch.writes),
+            writes=tuple(placement.memory[name].region for name in launch.writes),
         )
         for launch in plan.launches
         for sizes in [sorted(buffers[size] for size in sizes_of(launch.global_size))]

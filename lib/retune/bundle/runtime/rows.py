@@ -31,7 +31,7 @@ class StepRows:
     text: str
     """Of the chains."""
     steps: Sequence[CalleeLaunch]
-    """The plan's launches, then what runs in place of those of parts with loops."""
+    """The plan's launches, then what runs instead of those of parts with loops."""
     segments: Mapping[tuple[int, int], tuple[Segment, ...]]
     """The first launch of a part that has loops and the launch after its last one -> the steps that
     run it."""
@@ -94,11 +94,11 @@ def steps_of(
     plan: NetworkPlan, placement: Placement, befores: Sequence[tuple[int, ...]]
 ) -> list[CalleeLaunch]:
     """The plan's launches as steps, each of which waits for those before it."""
-    places = placement.places
+    memory = placement.memory
     return [
         CalleeLaunch(
             kernel=launch.kernel,
-            args=tuple((places[name].base, places[name].offset) for name in launch.args),
+            args=tuple((memory[name].base, memory[name].offset) for name in launch.args),
             waits=before,
             label=launch.label,
         )

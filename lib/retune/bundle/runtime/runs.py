@@ -117,7 +117,7 @@ class Runs:
         """Of inputs those that are `given` are written, of outputs those `taken` are returned."""
         self._loaded, self._executor, self._held = loaded, executor, held
         self._given, self._taken = tuple(given), frozenset(taken)
-        self._places = {name: held.interface(name, loaded.host) for name in loaded.names}
+        self._memory = {name: held.interface(name, loaded.host) for name in loaded.names}
         steps = [name for step in loaded.plan.hosts for name in (*step.read, *step.writes)]
         made = [own for n in taken for own in outputs_of(loaded.plan, n)]
         self._crossing = {name: loaded.types[name] for name in [*given, *made, *steps]}
@@ -127,14 +127,14 @@ class Runs:
         self._has_inputs = False
         one = TensorType((1,), INT32)
         self._size_writers = {
-            each.buffer: loaded.host.writer(self._places[each.buffer], one)
+            each.buffer: loaded.host.writer(self._memory[each.buffer], one)
             for each in loaded.plan.sizes
         }
 
     def shared_array(self, name: str) -> np.ndarray | None:
         """The memory of an input or output of a fixed shape; None where the host has none."""
         loaded = self._loaded
-        return loaded.host.shared_array(self._places[name], loaded.types[name])
+        return loaded.host.shared_array(self._memory[name], loaded.types[name])
 
     def prepared(self, key: Key) -> AtSizes | None:
         """What was prepared and kept under that key."""
@@ -162,7 +162,7 @@ class Runs:
         return replace(last, values=values, sizes=self._sizes(values))
 
     def _prepare(self, variant: PlanVariant, values: SizeValues, first: int) -> AtSizes:
-        loaded, places = self._loaded, self._places
+        loaded, memory = self._loaded, self._memory
         plan, host = loaded.plan, loaded.host
         types = {
             name: kind.at(values)
@@ -183,20 +183,20 @@ class Runs:
             whole=tuple(launch for part in parts for launch in part.launches),
             types=types,
             writers=[
-                _writer(loaded.grown.get(name), host.writer(places[name], types[name]))
+                _writer(loaded.grown.get(name), host.writer(memory[name], types[name]))
                 for name in self._given
             ],
             readers=[
-                (name, _reader(loaded.grown.get(name), host.reader(places[own], types[own])))
+                (name, _reader(loaded.grown.get(name), host.reader(memory[own], types[own])))
                 for name, own in pairs
-                if own in places and own in types
+                if own in memory and own in types
             ],
             lent={
                 name: (self._lending.bases[own], types[own])
                 for name, own in pairs
                 if self._lending and own in self._lending.bases
             },
-            made=[(name, own) for name, own in pairs if own not in places],
+            made=[(name, own) for name, own in pairs if own not in memory],
             sizes=self._sizes(values),
         )
 

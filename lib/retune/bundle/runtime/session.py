@@ -2,7 +2,7 @@
 
 Read `Session.run`. A session has memory for its states, and shares all else with its module and the
 module's other sessions: kernels, weights, temporaries and the queue. States that a run makes beside
-those that it reads lie in two memories, which change places after each run; those that grow, or
+those that it reads lie in two memories, which are swapped after each run; those that grow, or
 that stay as they are, lie in one. Nothing of a state is copied by a run.
 """
 

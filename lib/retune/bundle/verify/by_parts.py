@@ -42,7 +42,7 @@ class PartValue:
 
 
 Role = Literal["replacing", "confirming", "deciding"]
-"""When parts are compared: in the place of outputs that do not agree; as well, where rounding
+"""When parts are compared: instead of outputs that do not agree; as well, where rounding
 excuses outputs; or always, and outputs as a whole never."""
 
 
@@ -144,7 +144,7 @@ class _ReferenceSessions:
         outputs: Mapping[str, np.ndarray],
         runs: Sequence[HostRun],
     ) -> list[PartValue]:
-        """The graph's values at the same places, each host step's outputs being the module's."""
+        """The graph's values at the same positions, each host step's outputs being the module's."""
         values: dict[str, np.ndarray] = {**self._graph.constants, **inputs}
         found: list[PartValue] = []
         counts = {name: count for run in runs for name, count in run.counts.items()}
@@ -155,8 +155,8 @@ class _ReferenceSessions:
                 values.update(zip(node.outputs, made, strict=True))
                 continue
             run = _run_of(node, runs)
-            for place, (value, array) in enumerate(zip(node.inputs, run.inputs, strict=True)):
-                label = f"{run.step.label}, input {place}"
+            for position, (value, array) in enumerate(zip(node.inputs, run.inputs, strict=True)):
+                label = f"{run.step.label}, input {position}"
                 found.append(self._from(values, value, label, array))
             values.update(zip(node.outputs, run.outputs, strict=True))
         return [*found, *(self._from(values, n, n, outputs[n]) for n in self._graph.outputs)]

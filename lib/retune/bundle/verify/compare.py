@@ -185,8 +185,8 @@ def verify(
 
     Where outputs of a sample deviate by more than `tolerance` of their range, `rounding` is asked
     what they may deviate by. Where they do not agree by that either, and the network has `parts`,
-    these are compared in their place; confirming ones wherever `tolerance` is exceeded, and they
-    take the outputs' place if they do not agree. Where parts decide, the `reference` is not asked.
+    these are compared instead; confirming ones wherever `tolerance` is exceeded, and they
+    replace the outputs if they do not agree. Where parts decide, the `reference` is not asked.
     While `unseen` names parts that no sample has reached, more samples follow whose floats are
     larger. Raises: InputError if `samples` < 1.
     """

@@ -85,7 +85,7 @@ class Comparison:
     """So many of those that are given or that the bundle has, or so many random ones. None: all
     that there are, or a few random ones."""
     given: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
-    """Samples along a first axis, in place of the bundle's own."""
+    """Samples along a first axis, instead of the bundle's own."""
     seed: int = 0
     tolerance: float | None = None
     """None: as much as `compare.tolerance_of` the bundle says."""

@@ -246,7 +246,7 @@ class Examiner:
             request = FindForm(bundle=bundle)
             best = self._ask(f"{bundle}: timing of its forms", request, deadline, Forms)
             for held in [h for h in self._child.holds if isinstance(h, tuple) and bundle in h]:
-                self._child.holds.discard(held)  # forms took its place
+                self._child.holds.discard(held)  # forms replaced it
             return best.forms[0]
 
         return self._twice(ask)

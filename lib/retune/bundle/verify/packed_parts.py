@@ -3,8 +3,8 @@
 Read `packed_parts`. Before the packed part a device computes with floats, whose last bits follow
 the order of its sums; where such a number lies between two codes, it may get the one or the other,
 and integers carry that on. So each part is judged by what it really read: what the accelerator
-makes has to be numpy's, bit by bit; what it reads of the device may be a code off in a few places;
-and what the device makes of the accelerator's results is compared as usual.
+makes has to be numpy's, bit by bit; what it reads of the device may be a code off in a few
+elements; and what the device makes of the accelerator's results is compared as usual.
 """
 
 from collections.abc import Mapping, Sequence

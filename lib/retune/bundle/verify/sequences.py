@@ -1,6 +1,6 @@
 """Calls in a row, from empty states: the samples of a network with states.
 
-Read `with_states` and `verify_calls`. Random numbers in place of states are what no call leaves
+Read `with_states` and `verify_calls`. Random numbers instead of states are what no call leaves
 behind, and a network that rounds rows, or decides by them, may make anything of such. So states of
 samples are those that the reference makes of random inputs, and each call of a session is compared
 for the states that it began with.

@@ -28,7 +28,7 @@ Config = Annotated[
     Path, typer.Option(help="Configuration file; examples/nightly.toml shows every key.")
 ]
 Campaign = Annotated[
-    str, typer.Option(help="Campaign name, in place of the date; a known one is continued.")
+    str, typer.Option(help="Campaign name, instead of the date; a known one is continued.")
 ]
 
 
@@ -147,7 +147,7 @@ def deploy(
             config=str(config.absolute()),
             cron=settings.schedule,
             timezone=settings.timezone,
-            place=WorkerPlacement(pool=pool, queue=queue, results=results),
+            workers=WorkerPlacement(pool=pool, queue=queue, results=results),
         )
     print_line(f"deployed  {name} on {url}: {settings.schedule!r}, {settings.timezone}")
     print_line(f"worker    prefect worker start --pool {pool} --work-queue {queue}")

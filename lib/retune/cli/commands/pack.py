@@ -49,7 +49,7 @@ def pack(
 ) -> None:
     """Write a bundle as one zip file.
 
-    All commands and `Module.load` take the file in place of the folder.
+    All commands and `Module.load` take the file instead of the folder.
     """
     check_module(folder)
     if not folder.is_dir():

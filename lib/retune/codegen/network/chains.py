@@ -75,10 +75,10 @@ def chained_launch(
     waits: tuple[int, ...],
     more: Sequence[tuple[int, int]] = (),
 ) -> CalleeLaunch:
-    """The launch of a chain in place of those of its links; `more` are what it reads besides."""
+    """The launch of a chain instead of those of its links; `more` are what it reads besides."""
     return CalleeLaunch(
         kernel=name,
-        args=(*(place for launch in launches for place in launch.args), *more),
+        args=(*(arg for launch in launches for arg in launch.args), *more),
         waits=waits,
         label=", ".join(dict.fromkeys(launch.label for launch in launches)),
     )

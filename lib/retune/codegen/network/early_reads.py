@@ -247,7 +247,7 @@ def _is_known(value: Value, unknown: Collection[Name]) -> bool:
 
 
 def _substituted(tree: Any, values: Mapping[Any, Value]) -> Any:
-    """The tree with these values in place of others."""
+    """The tree with these values instead of others."""
     if isinstance(tree, tuple):
         return tuple(_substituted(part, values) for part in tree)
     if not isinstance(tree, IRNode):

@@ -38,8 +38,8 @@ _MOST_COUNTED = 2**31 - 1
 
 LINE_INTS = 16
 """Integers of a cache line."""
-PLACES_AT = 3
-"""Where a row of `steps` has the places of its arguments."""
+ARGUMENTS_AT = 3
+"""Where a row of `steps` has its arguments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,10 +77,10 @@ class Callee:
         return all(map(is_fixed, self.groups))
 
     def arguments(self) -> list[str]:
-        """Its pointers, by the places of a row of `steps`."""
+        """Its pointers, by the positions of a row of `steps`."""
         return [
             f"(__global void*)(bases[step[{at}]] + {ALIGN_BYTES}L * step[{at + 1}]),"
-            for at in range(PLACES_AT, PLACES_AT + 2 * self.parameters, 2)
+            for at in range(ARGUMENTS_AT, ARGUMENTS_AT + 2 * self.parameters, 2)
         ]
 
 
@@ -101,8 +101,10 @@ class CalleeLaunch:
 
     def row(self, number: int, head: Sequence[int]) -> str:
         """The row of `steps` for it: those numbers, then base and offset of each argument."""
-        places = [n for base, offset in self.args for n in (base, offset // ALIGN_BYTES)]
-        return f"  {{{', '.join(map(str, (*head, *places)))}}},  // {number}: {comment(self.label)}"
+        arguments = [n for base, offset in self.args for n in (base, offset // ALIGN_BYTES)]
+        return (
+            f"  {{{', '.join(map(str, (*head, *arguments)))}}},  // {number}: {comment(self.label)}"
+        )
 
 
 def workers(compute_units: int) -> int:
@@ -185,7 +187,7 @@ def waits_lines(steps: Sequence[CalleeLaunch]) -> list[str]:
 
 def table_ints(callees: Sequence[Callee]) -> int:
     """Integers of a row of `steps`."""
-    return PLACES_AT + 2 * max(callee.parameters for callee in callees)
+    return ARGUMENTS_AT + 2 * max(callee.parameters for callee in callees)
 
 
 def table(callees: Sequence[Callee], steps: Sequence[CalleeLaunch], counts: Counts) -> list[str]:

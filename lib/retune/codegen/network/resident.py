@@ -134,7 +134,7 @@ static void resident_clear(__global resident_counter* counter) {
 """By those of OpenCL 1.2, which order nothing, and PTX's fences and loads, which do.
 
 A fence before a count releases what was written, a load of the count acquires it; another fence in
-either place took a quarter of a microsecond more from step to step (H100).
+either took a quarter of a microsecond more from step to step (H100).
 Source: PTX ISA, 8, Memory Consistency Model: release and acquire patterns."""
 
 WAYS: Mapping[str, Way] = {
@@ -342,5 +342,5 @@ def _call(one: Callee, beside: int) -> list[str]:
     if one.arena is None:
         called = f"{group_function(one.kernel)}("
         return ["if (item >= 0) {", f"  {called}", *passed, "    group);", "}"]
-    place = f"arena + {one.arena} * min(slot, {beside - 1})" if beside > 1 else "arena"
-    return [f"{tile_name(one.kernel)}(", *passed, f"    group, item, {place});"]
+    memory = f"arena + {one.arena} * min(slot, {beside - 1})" if beside > 1 else "arena"
+    return [f"{tile_name(one.kernel)}(", *passed, f"    group, item, {memory});"]

@@ -104,8 +104,8 @@ def _packs(operand: MatrixOperand, dtype: DType, lanes: int) -> str:
 def _warp_arguments(f: Function, entry: Intrinsic, *, exchanged: bool) -> tuple[str, str, str]:
     """What a function of a warp is given, what its macro takes, and what that passes on.
 
-    The function takes the places of sums, and the macro takes them by their names. Packs of which
-    an item reads all rows are lanes of vectors.
+    The function takes the addresses of sums, and the macro takes them by their names. Packs of
+    which an item reads all rows are lanes of vectors.
     """
     assert entry.warp is not None, "it is one of a warp"
     sums = [f"y{n}" for n in range(entry.m)]

@@ -217,7 +217,7 @@ def _polynomial(name: str, coefficients: Sequence[float], kind: str) -> list[str
     ]
 
 
-# -- tables of 256 bytes, read at sixteen places at once -----------------------------------------
+# -- tables of 256 bytes, read at sixteen indices at once ----------------------------------------
 # AVX-512 holds a table in four registers and takes a word of 16 bits from two of them for each
 # lane; one for each byte then is one of two words, and half of it. Elsewhere each lane reads its
 # own byte.
@@ -231,7 +231,7 @@ def _quarter(number: int) -> str:
 
 
 def _half(first: int) -> str:
-    """The words at these places of 128 bytes of the table."""
+    """The words at these indices of 128 bytes of the table."""
     quarters = f"{_quarter(first)}, number, {_quarter(first + 1)}"
     return f"__builtin_astype(__builtin_ia32_vpermi2varhi512({quarters}), int16)"
 
@@ -556,7 +556,7 @@ def _upper_half_lines(dtype: DType, lanes: int) -> list[str]:
 
 
 def _moved(dtype: DType) -> int:
-    """What the exponent in a float32 is greater by, in its place."""
+    """What the exponent in a float32 is greater by, at its bits."""
     return (FLOAT32.bias - dtype.bias) << FLOAT32.mantissa
 
 

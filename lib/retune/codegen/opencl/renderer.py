@@ -286,13 +286,13 @@ def _texel(at: At, row: int, rows: int, to: Printer) -> str:
     """Four floats of an image, which start on a multiple of four; rows are powers of two long."""
     if at.base is None:
         first = at.offset // CHANNELS
-        place = f"{first % row}, {first // row}"
+        texel = f"{first % row}, {first // row}"
     elif rows == 1:
-        place = f"{_grouped(at, to)} >> {_TEXEL_BITS}, 0"
+        texel = f"{_grouped(at, to)} >> {_TEXEL_BITS}, 0"
     else:
         index, bits = _grouped(at, to), _TEXEL_BITS + row.bit_length() - 1
-        place = f"({index} >> {_TEXEL_BITS}) & {row - 1}, {index} >> {bits}"
-    return f"read_imagef({at.memory.name}, (int2)({place}))"
+        texel = f"({index} >> {_TEXEL_BITS}) & {row - 1}, {index} >> {bits}"
+    return f"read_imagef({at.memory.name}, (int2)({texel}))"
 
 
 def _grouped(at: At, to: Printer) -> str:
@@ -301,10 +301,10 @@ def _grouped(at: At, to: Printer) -> str:
 
 
 def _looked_up(value: LookedUp, to: Printer) -> str:
-    places, table = to.text(value.places), value.memory.name
+    indices, table = to.text(value.indices), value.memory.name
     if value.dtype == UINT8:
-        return f"{LOOKUP}({table}, {places})"
-    return f"as_char16({LOOKUP}((__global const uchar*){table}, {places}))"
+        return f"{LOOKUP}({table}, {indices})"
+    return f"as_char16({LOOKUP}((__global const uchar*){table}, {indices}))"
 
 
 def _lanes(value: Lanes, to: Printer) -> str:
@@ -525,7 +525,7 @@ def _moved(value: Value, dtype: DType) -> Value | None:
 
 
 def _bits(at: At) -> At:
-    """The place in its array seen as one of integers."""
+    """The address in its array, seen as one of integers."""
     memory, name = at.memory, at.memory.name
     if type_name(memory.dtype) != type_name(UINT16):
         name = f"(({_vector(memory, UINT16)}*){name})"
@@ -625,11 +625,11 @@ def _together(s: Together, to: Printer) -> list[str]:
 def _group_call(s: GroupCall, to: Printer) -> list[str]:
     """The bias of a call without one is any pointer."""
     query, key, value, *bias = (_pointer(at, to) for at in s.starts)
-    places = [query, key, value, _pointer(s.to, to), *(bias or [query])]
+    pointers = [query, key, value, _pointer(s.to, to), *(bias or [query])]
     numbers = [_bare(v, to) for v in s.values]
     items = s.function.tile.items
     own = ["item", f"1 + get_local_id(0) / {items}"] if s.beside else ["get_local_id(0)", "1"]
-    return [f"{s.function.name}({', '.join([*places, *numbers, s.memory.name, *own])});"]
+    return [f"{s.function.name}({', '.join([*pointers, *numbers, s.memory.name, *own])});"]
 
 
 def _if(s: If, to: Printer) -> list[str]:
@@ -716,7 +716,7 @@ class Conversion:
     store: Callable[[At, str, Printer], list[str]]
     """Elements set to the text of such a value."""
     load_lines: Callable[[At], list[str]] | None = None
-    """What stands before kernels that load from such a place."""
+    """What stands before kernels that load from such an address."""
     store_lines: Callable[[At], list[str]] | None = None
     """The same for stores."""
 
@@ -749,14 +749,14 @@ def _storage_lines(kernel: Kernel, nodes: Sequence[MemoryLoad | Store]) -> list[
             lines += rounding_instruction_lines(dtype, at.lanes)
         elif maker is not None:
             lines += maker(at)
-    places = [place for n in nodes for place in _places(n)]
-    short = [at for at in places if _is_short_vector(at, at.memory.dtype)]
+    addresses = [at for n in nodes for at in _addresses(n)]
+    short = [at for at in addresses if _is_short_vector(at, at.memory.dtype)]
     for kind, lanes in dict.fromkeys((type_name(a.memory.dtype, a.lanes), a.lanes) for a in short):
         lines += short_vector_lines(kind, lanes)
     return lines
 
 
-def _places(node: MemoryLoad | Store) -> list[At]:
+def _addresses(node: MemoryLoad | Store) -> list[At]:
     """What a load or store touches, as it does."""
     if not isinstance(node, Store) or (moved := _moved(node.value, node.at.memory.dtype)) is None:
         return [node.at]
@@ -778,7 +778,7 @@ def _extreme_lines(operations: Sequence[Operation]) -> list[str]:
 
 
 def _vector_function_lines(operations: Sequence[Operation]) -> list[str]:
-    """The functions of vectors that the kernel needs in place of OpenCL's."""
+    """The functions of vectors that the kernel needs instead of OpenCL's."""
     used = dict.fromkeys((v.op, v.dtype, v.lanes) for v in operations if v.op in FUNCTIONS)
     found = [(FUNCTIONS[op], dtype, lanes) for op, dtype, lanes in used]
     return [line for each in found if of_vectors(*each) for line in of_vectors_lines(*each)]

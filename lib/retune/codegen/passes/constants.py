@@ -208,7 +208,7 @@ def pack_constants(
 
 
 _Stored = tuple[GatherPack, list[dict[Load, Load]]]
-"""A pack, and what each nest reads of it in place of what it read before."""
+"""A pack, and what each nest reads of it instead of what it read before."""
 
 
 def _in_one_order(found: "Sequence[Sequence[_Read]]") -> _Stored | None:
@@ -241,7 +241,7 @@ class _Read:
 
     load: Load
     loops: tuple[For, ...]
-    places: tuple[Expr, ...]
+    positions: tuple[Expr, ...]
     """Of each loop: where it is, by the variables that there are."""
     indices: tuple[Expr, ...]
     """What is read, by the variables of the loops."""
@@ -289,21 +289,21 @@ class _Read:
     @property
     def order(self) -> object:
         """Equal for reads of one order, whatever the names of their loops."""
-        places: dict[Var, Expr] = {loop.var: Var(str(n)) for n, loop in enumerate(self.loops)}
-        return self.pack.extents, tuple(substitute(i, places) for i in self.indices)
+        positions: dict[Var, Expr] = {loop.var: Var(str(n)) for n, loop in enumerate(self.loops)}
+        return self.pack.extents, tuple(substitute(i, positions) for i in self.indices)
 
     @property
     def packed(self) -> Load:
         """The same element of the packed constant."""
         old = self.load.buffer
         shape = tuple(loop.extent for loop in self.loops)
-        return Load(Buffer(old.name, shape, old.dtype, old.scope), self.places)
+        return Load(Buffer(old.name, shape, old.dtype, old.scope), self.positions)
 
 
 @dataclass(frozen=True, slots=True)
 class _Panels:
-    """A constant by panels: as many neighbours along an axis as a vector has lanes, for all places
-    along the other axes, in order.
+    """A constant by panels: as many neighbours along an axis as a vector has lanes, for all
+    positions along the other axes, in order.
 
         w: [k, n]   ->   [n/16, k, 16]
 
@@ -345,16 +345,16 @@ class _Panels:
     @property
     def pack(self) -> GatherPack:
         """The constant in this order; it is the same for all reads."""
-        places = [Var(f"at{d}") for d in range(len(self.buffer.shape))]
+        positions = [Var(f"at{d}") for d in range(len(self.buffer.shape))]
         panel, lane = Var("panel"), Var("lane")
         back = const(self.rest - self.moved * self.lanes)
         moved = select(panel < self.whole, const(0), back) if self.rest else const(0)
-        indices: list[Expr] = [*places]
+        indices: list[Expr] = [*positions]
         indices[self.axis] = panel * self.lanes + lane + moved
         return GatherPack(
             tuple(map(evaluate_int, self.buffer.shape)),
             tuple(map(evaluate_int, self.shape)),
-            tuple(v for v in self._in_order(panel, places, lane) if isinstance(v, Var)),
+            tuple(v for v in self._in_order(panel, positions, lane) if isinstance(v, Var)),
             tuple(indices),
         )
 
@@ -459,12 +459,12 @@ def _by_items(read: _Read, entry: Intrinsic) -> _Read:
         replace(steps, var=own, extent=const(evaluate_int(steps.extent) // share)),
         *others[number + 1 :],
     ]
-    places: dict[Var, Expr] = {part: steps.var % share, own: steps.var // share}
+    positions: dict[Var, Expr] = {part: steps.var % share, own: steps.var // share}
     chosen: dict[Var, Expr] = {steps.var: own * share + part}
     return _Read(
         read.load,
         tuple(loops),
-        tuple(places.get(loop.var, loop.var) for loop in loops),
+        tuple(positions.get(loop.var, loop.var) for loop in loops),
         tuple(substitute(i, chosen) for i in read.load.indices),
     )
 
@@ -482,16 +482,16 @@ def _by_distinct(read: _Read) -> _Read:
             moved = [simplify(substitute(i, whole), ranges) for i in read.indices]
             if any(rest in variables(i) for i in moved):
                 continue
-            loops, places = [*read.loops], [*read.places]
-            loops[number], places[number] = fewer, places[number] // count
-            read = _Read(read.load, tuple(loops), tuple(places), tuple(moved))
+            loops, positions = [*read.loops], [*read.positions]
+            loops[number], positions[number] = fewer, positions[number] // count
+            read = _Read(read.load, tuple(loops), tuple(positions), tuple(moved))
             break
     used = {v for i in read.indices for v in variables(i)}
     kept = [n for n, loop in enumerate(read.loops) if loop.var in used]
     return replace(
         read,
         loops=tuple(read.loops[n] for n in kept),
-        places=tuple(read.places[n] for n in kept),
+        positions=tuple(read.positions[n] for n in kept),
     )
 
 
@@ -507,7 +507,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _repoint(part: Program, packed: Buffer, swapped: Mapping[Load, Load]) -> Program:
-    """The nest, which reads the packed constant in place of the one of that name."""
+    """The nest, which reads the packed constant instead of the one of that name."""
     body = map_exprs(part.body, Redirection(swapped.get))
     inputs = tuple(packed if b.name == packed.name else b for b in part.inputs)
     return replace(with_body(part, body), inputs=inputs)

@@ -1,6 +1,6 @@
 """Lanes that lie apart, read by vectors where their neighbours are read beside them.
 
-A transpose of a few rows reads lane after lane from different places, and yet the lanes of one
+A transpose of a few rows reads lane after lane from different addresses, and yet the lanes of one
 vector, or of the vectors written together, are whole runs of each row. A run is one load, and
 shuffles bring its elements where they belong, instead of a load and an insertion for each lane.
 Shuffles of one vector and choices between two are all that is written: an expression that names
@@ -47,13 +47,13 @@ def vectors_of(scattered: Iterable[Address]) -> Runs:
     found: dict[Address, tuple[Address, int]] = {}
     ordered = sorted(set(scattered), key=lambda p: (p.buffer.name, str(p.base), p.offset))
     for _, pairs in groupby(enumerate(ordered), _run):
-        run = [place for _, place in pairs]
+        run = [address for _, address in pairs]
         at = 0
         while at < len(run) >= _LEAST:
             width = next((n for n in _WIDTHS if n <= len(run) - at), _LEAST)
             at = min(at, len(run) - width)
             vector = replace(run[at], lanes=width)
-            found |= {place: (vector, lane) for lane, place in enumerate(run[at : at + width])}
+            found |= {address: (vector, lane) for lane, address in enumerate(run[at : at + width])}
             at += width
     return found
 
@@ -65,9 +65,9 @@ def words_of(elements: Iterable[Address]) -> Runs:
     """
     own = set(elements)
     found: dict[Address, tuple[Address, int]] = {}
-    for place in own:
-        vector = replace(place, lanes=_LEAST)
-        run = [replace(place, offset=place.offset + lane) for lane in range(_LEAST)]
+    for address in own:
+        vector = replace(address, lanes=_LEAST)
+        run = [replace(address, offset=address.offset + lane) for lane in range(_LEAST)]
         if vector.aligned and own.issuperset(run):
             found |= {each: (vector, lane) for lane, each in enumerate(run)}
     return found
@@ -75,8 +75,8 @@ def words_of(elements: Iterable[Address]) -> Runs:
 
 def _run(numbered: tuple[int, Address]) -> tuple[object, ...]:
     """A key that is equal for neighbours in the order of their offsets, and for these alone."""
-    number, place = numbered
-    return place.buffer, place.base, place.divisor, place.offset - number
+    number, address = numbered
+    return address.buffer, address.base, address.divisor, address.offset - number
 
 
 def shuffled(lanes: Sequence[Lane], dtype: DType) -> Value | None:

@@ -156,7 +156,7 @@ class _MovedTile:
 
 
 class _Replacing(Rewriter):
-    """Expressions with others in place of some parts."""
+    """Expressions with others instead of some parts."""
 
     def __init__(self, parts: Mapping[Expr, Expr]) -> None:
         super().__init__()

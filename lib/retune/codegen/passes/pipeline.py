@@ -184,8 +184,8 @@ def _counted(value: Expr) -> Iterator[Expr]:
 
 
 def _filling(term: Binary, ranges: Ranges) -> int | None:
-    """How long an extent must be to be above all places that are compared with it, where the one at
-    hand is; None if it is not, or for another term."""
+    """How long an extent must be to be above all positions that are compared with it, where the one
+    at hand is; None if it is not, or for another term."""
     extent = known_extent(term.b)
     if term.op != "lt" or extent is None:
         return None
@@ -195,14 +195,14 @@ def _filling(term: Binary, ranges: Ranges) -> int | None:
 
 
 def _moved_back(term: Binary, ranges: Ranges) -> int | None:
-    """The tile's length, for a place in a tile that is moved back where it would end behind the
-    extent: `place + min(start, max(extent - length, 0)) < extent`."""
-    places = polynomial(term.a)
-    for monomial, coefficient in places.items():
+    """The tile's length, for a position in a tile that is moved back where it would end behind the
+    extent: `position + min(start, max(extent - length, 0)) < extent`."""
+    positions = polynomial(term.a)
+    for monomial, coefficient in positions.items():
         match monomial:
             case (Binary("min", _, Binary("max", last, _)),) if coefficient == 1:
-                place = from_polynomial({m: c for m, c in places.items() if m != monomial})
-                length, span = simplify(term.b - last), bounds(place, ranges)
+                position = from_polynomial({m: c for m, c in positions.items() if m != monomial})
+                length, span = simplify(term.b - last), bounds(position, ranges)
                 if isinstance(length, Const) and span is not None and span.high < length.value:
                     return int(length.value)
             case _:

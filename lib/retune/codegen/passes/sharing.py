@@ -1,6 +1,6 @@
 """Which parts of an expression are worth a name.
 
-Inlined stages leave the same sub-expression in several places; naming it once keeps the text as
+Inlined stages leave the same sub-expression several times; naming it once keeps the text as
 short as the tensor expression was.
 """
 

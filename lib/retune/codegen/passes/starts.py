@@ -51,20 +51,20 @@ class _Sum:
     inner: frozenset[Var]
     """Of the loops around the reader alone."""
     addend: Load
-    """What the reader adds, at the place `sum`."""
+    """What the reader adds, at the position `sum`."""
     sum: Load
 
     def start(self) -> Load | None:
-        """The addend of the element that `zero` sets; None if that is none of the sum's place."""
-        places = [self._place(index) for index in self.addend.indices]
+        """The addend of the element that `zero` sets; None if it is not at the sum's position."""
+        positions = [self._position(index) for index in self.addend.indices]
         ranges = {n.var: range_below(n.extent) for n in self.around}
-        for place, extent in zip(places, self.addend.buffer.shape, strict=True):
-            reach = None if place is None else bounds(place, ranges)
+        for position, extent in zip(positions, self.addend.buffer.shape, strict=True):
+            reach = None if position is None else bounds(position, ranges)
             if reach is None or reach.low < 0 or reach.high >= evaluate_int(extent):
                 return None
-        return Load(self.addend.buffer, tuple(p for p in places if p is not None))
+        return Load(self.addend.buffer, tuple(p for p in positions if p is not None))
 
-    def _place(self, index: Expr) -> Expr | None:
+    def _position(self, index: Expr) -> Expr | None:
         """The index as one of the loops around `zero`."""
         own = frozenset(v for i in self.zero.indices for v in variables(i))
         if not variables(index) & self.inner:

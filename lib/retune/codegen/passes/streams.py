@@ -138,19 +138,19 @@ def large(nest: Stmt, past_bytes: int) -> frozenset[Buffer]:
     )
 
 
-def whole_lines(places: Sequence[Address | None], loops: Sequence[For]) -> frozenset[Address]:
+def whole_lines(addresses: Sequence[Address | None], loops: Sequence[For]) -> frozenset[Address]:
     """Those of the vectors written by straight-line code that fill lines of memory, at once or in
     the next iteration: a part of a line would be a transfer of its own.
 
     `loops` are those in time around it, from the outermost.
     """
     rows: dict[object, list[Address]] = {}
-    for place in places:
-        if place is not None and place.lanes > 1 and place.aligned:
-            rows.setdefault((place.buffer, place.base, place.lanes), []).append(place)
+    for address in addresses:
+        if address is not None and address.lanes > 1 and address.aligned:
+            rows.setdefault((address.buffer, address.base, address.lanes), []).append(address)
     found: set[Address] = set()
     for row in rows.values():
-        for run in _runs(sorted(row, key=lambda place: place.offset)):
+        for run in _runs(sorted(row, key=lambda address: address.offset)):
             first, size = run[0], run[0].buffer.dtype.itemsize
             length = len(run) * first.lanes
             step = sum(c for m, c in first.terms if loops and m == (loops[-1].var,))
@@ -160,13 +160,13 @@ def whole_lines(places: Sequence[Address | None], loops: Sequence[For]) -> froze
 
 
 def _runs(row: Sequence[Address]) -> Iterator[list[Address]]:
-    """Vectors in order of their places, cut where they are not side by side."""
+    """Vectors in order of their addresses, cut where they are not side by side."""
     run: list[Address] = []
-    for place in row:
-        if run and place.offset != run[-1].offset + place.lanes:
+    for address in row:
+        if run and address.offset != run[-1].offset + address.lanes:
             yield run
             run = []
-        run.append(place)
+        run.append(address)
     if run:
         yield run
 
@@ -187,18 +187,19 @@ def _panel(read: Address, loops: Sequence[For]) -> tuple[int, int]:
 
 
 def streams_of(read: Address, others: Collection[Address]) -> int:
-    """How many places of its constant an iteration reads, each by vectors one behind the other."""
+    """How many addresses of its constant an iteration reads, each by vectors one behind the
+    other."""
     own = {o.offset for o in others if (o.buffer, o.base) == (read.buffer, read.base)}
     return max(1, sum(offset - read.lanes not in own for offset in own))
 
 
 def share_of_next(read: Address, loops: Sequence[For]) -> Polynomial | None:
-    """The index of a place in the next strip to be fetched at this read, for every pass another.
+    """The index in the next strip to be fetched at this read, a different one in each pass.
 
     `loops` are those in time around it, from the outermost. A strip is what the read goes through
-    inside the innermost loop that repeats it. Over all passes the places cover the next strip, that
-    is, what follows it in the packed order. None where nothing repeats a strip, or the strip is
-    small or all there is, or another read of the iteration fetches the same line.
+    inside the innermost loop that repeats it. Over all passes the addresses cover the next strip,
+    that is, what follows it in the packed order. None where nothing repeats a strip, or the strip
+    is small or all there is, or another read of the iteration fetches the same line.
     """
     steps = {m[0]: step for m, step in read.terms if len(m) == 1}
     repeating = [n for n, loop in enumerate(loops) if loop.var not in _moving(read)]
@@ -216,10 +217,10 @@ def share_of_next(read: Address, loops: Sequence[For]) -> Polynomial | None:
         return None
     shared: set[Var] = {loop.var for loop in inside}
     start = following + read.offset - part + part // passes
-    place: Polynomial = {(): start, (again,): -(-strip // passes)}
+    index: Polynomial = {(): start, (again,): -(-strip // passes)}
     for monomial, step in read.terms:
-        place[monomial] = -(-step // passes) if shared.intersection(monomial) else step
-    return place
+        index[monomial] = -(-step // passes) if shared.intersection(monomial) else step
+    return index
 
 
 def _following(read: Address, around: Sequence[For]) -> int:
@@ -239,5 +240,5 @@ def _at(read: Address, values: Mapping[Var, int]) -> int:
 
 
 def _moving(read: Address) -> set[Var]:
-    """The variables on which the place of a read depends."""
+    """The variables on which the address of a read depends."""
     return {v for monomial, _ in read.terms for atom in monomial for v in variables(atom)}

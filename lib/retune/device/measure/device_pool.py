@@ -48,9 +48,9 @@ class DevicePool(DirectRunner):
         return len(self._runners)
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """One for each device, and one more where a device takes in another one meanwhile."""
-        return self.capacity + max(runner.places for runner in self._runners) - 1
+        return self.capacity + max(runner.slots for runner in self._runners) - 1
 
     @contextmanager
     def working(self) -> Generator[None]:

@@ -131,7 +131,7 @@ class Journal:
         return [made.get(n) or self._denied(denied[s.key]) for n, s in enumerate(sources)]
 
     def begin(self, workload_key: str, sources: Sequence[ProgramSource]) -> None:
-        """This thread builds or measures these candidates now, in place of what it did before.
+        """This thread builds or measures these candidates now, instead of what it did before.
 
         They are on disk when the call returns, with device and boot id.
         """

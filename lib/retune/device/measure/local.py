@@ -306,7 +306,7 @@ class LocalRunner(DirectRunner):
             load = LoadArrays(
                 inputs=dict(workload.inputs),
                 outputs=dict(workload.outputs),
-                places=dict(workload.places),
+                positions=dict(workload.positions),
                 rtol=workload.rtol,
                 atol=workload.atol,
             )

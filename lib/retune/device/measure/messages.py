@@ -18,8 +18,8 @@ class LoadArrays:
 
     inputs: Mapping[str, np.ndarray]
     outputs: Mapping[str, np.ndarray]
-    places: Mapping[str, np.ndarray]
-    """See `Workload.places`."""
+    positions: Mapping[str, np.ndarray]
+    """See `Workload.positions`."""
     rtol: float
     atol: float
 

@@ -78,7 +78,7 @@ class Worker:
         self._reference: Reference | None = None
         self._pool = ConstantPool(device)
         self._jobs: dict[int, tuple[BuiltJob, ProgramSource]] = {}
-        self._workload = LoadArrays(inputs={}, outputs={}, places={}, rtol=0.0, atol=0.0)
+        self._workload = LoadArrays(inputs={}, outputs={}, positions={}, rtol=0.0, atol=0.0)
         self._expected = ExpectedOutputs({}, {})
         self._uploaded: dict[str, GuardedBuffer] = {}
         self._written: dict[str, GuardedBuffer] = {}
@@ -173,8 +173,8 @@ class Worker:
     def _result(self, buffer: DeviceMemory, spec: ProgramBuffer) -> np.ndarray:
         """The elements of an output, in the order of the reference."""
         kind = TensorType((spec.elements,), as_dtype(spec.dtype))
-        array, places = self._device.read(buffer, kind), self._workload.places.get(spec.name)
-        return array if places is None else array[places]
+        array, positions = self._device.read(buffer, kind), self._workload.positions.get(spec.name)
+        return array if positions is None else array[positions]
 
     def _time(self, request: Time) -> Reply:
         if self._reference is None:

@@ -27,7 +27,7 @@ class Workload:
     lie as the candidates read them."""
     outputs: Mapping[str, np.ndarray]
     """The reference result of every output buffer, by name."""
-    places: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    positions: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
     """Of outputs that do not lie row by row: where in its buffer each element does. int64"""
     rtol: float = 1e-4
     """Allowed deviation as a share of the largest reference value of that output."""
@@ -50,8 +50,8 @@ class MeasureOptions:
     """Empty the caches before each repeat; a repeat is then one call."""
     spread_bytes: int = 0
     """Constants that a network reads between two calls of this kernel, its own included: successive
-    calls read from successive places of as many bytes, out of those caches that are smaller. Where
-    persistent workers run it; 0: each call reads the same."""
+    calls read from successive addresses of as many bytes, out of those caches that are smaller.
+    Where persistent workers run it; 0: each call reads the same."""
     give_up_factor: float | None = 5.0
     """One repeat is enough for a candidate this many times slower than the workload's best."""
     disturbed_ratio: float = 1.15
@@ -127,7 +127,7 @@ class Runner(Protocol):
         ...
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """Batches that the devices take in at the same time: measured, or ready to be next."""
         ...
 
@@ -188,7 +188,7 @@ class DirectRunner(ABC):
         return 1
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """A batch, and another one that is built meanwhile where that disturbs nothing."""
         return 1 if self.spec.device_class == "cpu" else 2
 
@@ -242,11 +242,11 @@ def check_fits(workload: Workload, source: ProgramSource) -> None:
                     f"workload {workload.key}: candidate reads or writes {buffer.role} {name!r}, "
                     f"the workload has {', '.join(sorted(given)) or 'none'}"
                 )
-        if (places := workload.places.get(buffer.name)) is not None:
-            if places.max(initial=0) >= buffer.elements:
+        if (positions := workload.positions.get(buffer.name)) is not None:
+            if positions.max(initial=0) >= buffer.elements:
                 raise InputError(
                     f"buffer {buffer.name!r}: the candidate expects {buffer.elements} elements, "
-                    f"and the workload has one at place {places.max()}"
+                    f"and the workload has one at position {positions.max()}"
                 )
         elif packing.pack is None:
             _check_size(buffer, given[buffer.name].size, "the workload has")

@@ -1,4 +1,4 @@
-"""Compiled programs, which come with a bundle or from a cache, in place of a compiler.
+"""Compiled programs, which come with a bundle or from a cache, instead of a compiler.
 
 Read `Binaries`. A binary is found by a key of its text, the build options, the driver and the
 device, so that another driver never gets it. It is a shortcut and nothing else: one that is damaged

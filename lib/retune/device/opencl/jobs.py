@@ -107,9 +107,9 @@ def _build_resident(
     for job, window, others in zip(jobs, windows, names, strict=True):
         first = len(steps)
         parts.append(range(first, first + len(job.launches)))
-        places = {name: (0, offset) for name, offset in window.offsets.items()}
-        places |= {name: (number, 0) for number, name in enumerate(others, 1)}
-        steps += _steps(job, first, [callees[number].kernel for number in parts[-1]], places)
+        locations = {name: (0, offset) for name, offset in window.offsets.items()}
+        locations |= {name: (number, 0) for number, name in enumerate(others, 1)}
+        steps += _steps(job, first, [callees[number].kernel for number in parts[-1]], locations)
     most = max(map(len, names))
     distinct = list(dict.fromkeys(callees))
     kernel = Persistent(device, texts, jobs[0].options, distinct, steps, 1 + most, moving=True)
@@ -127,13 +127,13 @@ def _callees(job: ProgramSource) -> list[Callee]:
 
 
 def _steps(
-    job: ProgramSource, first: int, kernels: Sequence[str], places: Mapping[str, tuple[int, int]]
+    job: ProgramSource, first: int, kernels: Sequence[str], locations: Mapping[str, tuple[int, int]]
 ) -> list[CalleeLaunch]:
     """The job's launches under their kernels' names in the program, one after the other."""
     return [
         CalleeLaunch(
             kernel=kernel,
-            args=tuple(places[name] for name in launch.args),
+            args=tuple(locations[name] for name in launch.args),
             waits=(number - 1,) if number > first else (),
             label=launch.kernel,
         )

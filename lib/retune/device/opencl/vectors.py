@@ -1,4 +1,4 @@
-"""Loads and stores of vectors in place of PoCL's own, which take a vector apart.
+"""Loads and stores of vectors instead of PoCL's own, which take a vector apart.
 
 PoCL 3.0 compiles `vstore16` of floats to four stores of 128 bits and the shuffles before them, and
 `vload16` to halves of halves, which its compiler puts together again in some blocks and not in

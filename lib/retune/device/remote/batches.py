@@ -56,7 +56,7 @@ _MOST_GOVERNOR_CHARS = 80
 _SHOWN = 1e300
 """Whole numbers beyond are none that a float shows."""
 _MOST_DIGITS = 20
-_INPUT, _OUTPUT, _PLACE = "input/", "output/", "place/"
+_INPUT, _OUTPUT, _POSITION = "input/", "output/", "place/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,16 +143,16 @@ class ReceivedBatch:
     def workload(self, blob: bytes) -> Workload:
         """The workload, of the blob with its arrays. Raises: RefusedError if it is none."""
         arrays = unpack_arrays(blob)
-        outputs, places = group_of(arrays, _OUTPUT), group_of(arrays, _PLACE)
-        for name, found in places.items():
+        outputs, positions = group_of(arrays, _OUTPUT), group_of(arrays, _POSITION)
+        for name, found in positions.items():
             fits = name in outputs and found.shape == outputs[name].shape
             if not fits or found.dtype != np.int64 or found.min(initial=0) < 0:
-                raise RefusedError(f"places of {name[:80]!r}: expected one for each element")
+                raise RefusedError(f"positions of {name[:80]!r}: expected one for each element")
         return Workload(
             key=self.workload_key,
             inputs=group_of(arrays, _INPUT),
             outputs=outputs,
-            places=places,
+            positions=positions,
             rtol=self.rtol,
             atol=self.atol,
         )
@@ -162,8 +162,8 @@ def pack_workload(workload: Workload) -> bytes:
     """The workload's arrays: the blob that its batches need."""
     inputs = grouped(workload.inputs, _INPUT)
     outputs = grouped(workload.outputs, _OUTPUT)
-    places = grouped(workload.places, _PLACE)
-    return pack_arrays({**inputs, **outputs, **places})
+    positions = grouped(workload.positions, _POSITION)
+    return pack_arrays({**inputs, **outputs, **positions})
 
 
 def pack_batch(
@@ -374,7 +374,7 @@ def _check_launch(launch: KernelLaunch, buffers: frozenset[str]) -> None:
 def _check_images(
     kernel: KernelText, launch: KernelLaunch, buffers: Sequence[ProgramBuffer]
 ) -> None:
-    """An array in place of an image, or the other way round, ends the process of a driver."""
+    """An array instead of an image, or the other way round, ends the process of a driver."""
     images = {buffer.name for buffer in buffers if buffer.image}
     given = tuple(n for n, name in enumerate(launch.args) if name in images)
     if given != kernel.images:

@@ -83,7 +83,7 @@ class FarmRunner:
         self._closed = threading.Event()
         """Boards are counted until then, and a scheduler that is away is waited for."""
         self._flight = 0
-        self._places = threading.Condition()
+        self._slots = threading.Condition()
         self._workloads: dict[str, Workload] = {}
         self._digests: dict[str, str] = {}
         self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="farm")
@@ -100,7 +100,7 @@ class FarmRunner:
         return max(1, self._number)
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """Two for each board."""
         return IN_FLIGHT * self.capacity
 
@@ -149,17 +149,17 @@ class FarmRunner:
         self._closed.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # -- places ----------------------------------------------------------------------------------
+    # -- slots ----------------------------------------------------------------------------------
 
     def _enter(self) -> None:
-        with self._places:
-            self._places.wait_for(lambda: self._flight < self.places)
+        with self._slots:
+            self._slots.wait_for(lambda: self._flight < self.slots)
             self._flight += 1
 
     def _leave(self) -> None:
-        with self._places:
+        with self._slots:
             self._flight -= 1
-            self._places.notify()
+            self._slots.notify()
 
     def _count(self) -> None:
         """Boards come and go."""
@@ -167,8 +167,8 @@ class FarmRunner:
             with contextlib.suppress(AwayError):
                 there = self._link.boards().found
                 self._number = sum(board.resource == self._board.resource for board in there)
-            with self._places:
-                self._places.notify_all()
+            with self._slots:
+                self._slots.notify_all()
 
     # -- a batch ---------------------------------------------------------------------------------
 

@@ -161,7 +161,7 @@ class AcceleratorRunner(DirectRunner):
         return len(self._children)
 
     @property
-    def places(self) -> int:
+    def slots(self) -> int:
         """One more than are simulated at once: it is proposed meanwhile."""
         return self.capacity + 1
 

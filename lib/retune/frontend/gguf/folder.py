@@ -51,7 +51,7 @@ def import_gguf(
     accuracy_level: int = 0,
     tokenizer: bool = True,
 ) -> ImportedDecoder:
-    """Writes the folder `out`, in place of one that it wrote before; what it holds.
+    """Writes the folder `out`, instead of one that it wrote before; what it holds.
 
     `context` are the tokens for which there are rotations, `all_logits` asks for the logits of all
     tokens and not of the last one alone. With `accuracy_level` 4 rows may be rounded to int8 before

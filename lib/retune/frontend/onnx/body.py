@@ -244,7 +244,7 @@ class BodyImporter:
         return value_info(value, self._build.types[value]).type
 
     def _expand(self, function: onnx.FunctionProto, call: onnx.NodeProto, scope: NameScope) -> None:
-        """The function's body takes the node's place; its outputs have the node's names."""
+        """The function's body replaces the node; its outputs have the node's names."""
         if len(call.input) > len(function.input):
             raise ModelError(
                 f"{self._build.name}: node '{call.name}' ({call.op_type}): expected at most "

@@ -62,7 +62,7 @@ def import_model(
 
     A model that is quantized already, with pairs of QuantizeLinear and DequantizeLinear or with
     operators on integers, computes with its integers; weights in blocks stay packed. Raises:
-    ModelError that names the place, what was expected, what was found and the remedy.
+    ModelError that names the node, what was expected, what was found and the remedy.
     """
     model = in_blocks(widened(with_numbers(model).model), folder)
     pairs = take_pairs(in_pairs(model, folder), folder)

@@ -259,8 +259,8 @@ class _Taking:
         graph = made.graph
         kept = [node for node in graph.node if not self.gone.intersection(node.output)]
         for node in kept:
-            for place, value in enumerate(node.input):
-                node.input[place] = self.renamed.get(value, value)
+            for position, value in enumerate(node.input):
+                node.input[position] = self.renamed.get(value, value)
         named = [
             helper.make_node("Identity", [value], [old])
             for old, value in self.renamed.items()

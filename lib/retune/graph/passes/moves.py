@@ -40,7 +40,7 @@ class Moves:
     def behind(self, product: Node, last: Node) -> tuple[Node, ...]:
         """The transpose of what comes of the product, if that can be stored so at once.
 
-        Either its rows come in another order, or rows and columns change places, as they do in what
+        Either its rows come in another order, or rows and columns are swapped, as they do in what
         the product reads: its columns then still lie side by side.
         """
         found = self.orders.get(last.outputs[0])

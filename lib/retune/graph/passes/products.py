@@ -33,11 +33,11 @@ def _scale_behind(r: GraphRewriter, node: Node) -> str | None:
     made = r.old.types[node.outputs[0]]
     if node.op != "matmul" or not made.dtype.is_float:
         return None
-    for place, value in enumerate(node.inputs):
+    for position, value in enumerate(node.inputs):
         scale = _scale_of(r, value)
         if scale is not None and len(r.shape(scale.inputs[1])) <= len(made.shape):
             inputs = list(node.inputs)
-            inputs[place] = _unscaled(r, value)
+            inputs[position] = _unscaled(r, value)
             product = r.emit("matmul", tuple(inputs), node.attrs)
             return r.emit("multiply", (product, scale.inputs[1]), {}, node.outputs[0])
     return None
@@ -110,14 +110,16 @@ def _split_before_slice(r: GraphRewriter, node: Node) -> str | None:
     turned = {d for d, step in enumerate(ints(cut.attrs, "steps")) if step != 1} & many
     if turned or always_empty(part) or chosen & many or same_but_ones(part, made):
         return None
-    places: list[tuple[int, int, int]] = []  # of each dimension: its extent, and what is cut of it
+    positions: list[
+        tuple[int, int, int]
+    ] = []  # of each dimension: its extent, and what is cut of it
     for there, here in same_blocks(part, made):
         own = [d for d in there if d in chosen]
         if many.intersection(range(there.start, max(own, default=there.start))):
             return None
-        places += [(source[d], ints(cut.attrs, "begins")[d], 1) for d in own]
-        places += [(made[d], 0, made[d]) for d in here]
-    shape, begins, extents = (tuple(column) for column in zip(*places, strict=True))
+        positions += [(source[d], ints(cut.attrs, "begins")[d], 1) for d in own]
+        positions += [(made[d], 0, made[d]) for d in here]
+    shape, begins, extents = (tuple(column) for column in zip(*positions, strict=True))
     wide = r.emit("reshape", cut.inputs, {"shape": shape})
     attrs = {"begins": begins, "extents": extents, "steps": (1,) * len(shape)}
     return r.emit("reshape", (r.emit("slice", (wide,), attrs),), {"shape": made}, node.outputs[0])
@@ -132,9 +134,11 @@ def _ones_last(r: GraphRewriter, node: Node) -> str | None:
     if not same_but_ones(source, made):
         return None
     real = [d for d, n in enumerate(source) if not always_equal(n, 1)]
-    places = dict(zip((d for d, n in enumerate(made) if not always_equal(n, 1)), real, strict=True))
+    positions = dict(
+        zip((d for d, n in enumerate(made) if not always_equal(n, 1)), real, strict=True)
+    )
     ones = [d for d in range(len(source)) if d not in real]
-    perm = (*ones, *(places[d] for d in ints(node.attrs, "perm") if d in places))
+    perm = (*ones, *(positions[d] for d in ints(node.attrs, "perm") if d in positions))
     moved = r.emit("transpose", reshape.inputs, {"perm": perm})
     shape = r.old.types[node.outputs[0]].shape
     return r.emit("reshape", (moved,), {"shape": shape}, node.outputs[0])

@@ -141,9 +141,9 @@ def transpose_around_reshape(r: GraphRewriter, node: Node) -> str | None:
 
 
 def gather_to_slice(r: GraphRewriter, node: Node) -> str | None:
-    """gather(x, [1, 2, 3]) -> x[1:4], and gather(x, 1) -> x[1]: of known places in even steps.
+    """gather(x, [1, 2, 3]) -> x[1:4], and gather(x, 1) -> x[1]: of known positions in even steps.
 
-    One step of a sequence stays gathered: steps then share a task, which is told the place.
+    One step of a sequence stays gathered: steps then share a task, which is told the position.
     """
     known = r.constant(node.inputs[1]) if node.op == "gather" else None
     if known is not None and not known.shape and _is_step(r, node):
@@ -151,14 +151,17 @@ def gather_to_slice(r: GraphRewriter, node: Node) -> str | None:
     if known is None or known.ndim > 1 or not known.size:
         return None
     axis, shape = integer(node.attrs, "axis"), r.shape(node.inputs[0])
-    places = [place + shape[axis] * (place < 0) for place in known.reshape(-1).tolist()]
-    step = places[1] - places[0] if len(places) > 1 else 1
-    inside = places[0] >= 0 and places[-1] < shape[axis]
+    positions = [position + shape[axis] * (position < 0) for position in known.reshape(-1).tolist()]
+    step = positions[1] - positions[0] if len(positions) > 1 else 1
+    inside = positions[0] >= 0 and positions[-1] < shape[axis]
     if not inside or not is_fixed(step) or step < 1:
         return None
-    if not always_same(places, [places[0] + step * turn for turn in range(len(places))]):
+    if not always_same(positions, [positions[0] + step * turn for turn in range(len(positions))]):
         return None
-    ends = [(places[0], len(places), step) if d == axis else (0, n, 1) for d, n in enumerate(shape)]
+    ends = [
+        (positions[0], len(positions), step) if d == axis else (0, n, 1)
+        for d, n in enumerate(shape)
+    ]
     begins, extents, steps = zip(*ends, strict=True)
     attrs: dict[str, AttrValue] = {"begins": begins, "extents": extents, "steps": steps}
     made = r.old.types[_out(node)].shape
@@ -192,14 +195,14 @@ def _gather_slices(r: GraphRewriter, node: Node) -> str | None:
     if axis == len(made) - 1 or any(_cut_axes(r, cut) - {axis} for cut in cuts):
         return None
     taken = [ints(cut.attrs, name)[axis] for cut in cuts for name in ("begins", "extents")]
-    if not all(map(is_fixed, taken)):  # places are a constant
+    if not all(map(is_fixed, taken)):  # positions are a constant
         return None
-    places = [
+    positions = [
         ints(cut.attrs, "begins")[axis] + ints(cut.attrs, "steps")[axis] * step
         for cut in cuts
         for step in range(ints(cut.attrs, "extents")[axis])
     ]
-    indices = r.store(f"{node.name}.places", np.asarray(places, np.int32))
+    indices = r.store(f"{node.name}.places", np.asarray(positions, np.int32))
     return r.emit("gather", (*cuts[0].inputs, indices), {"axis": axis}, _out(node))
 
 

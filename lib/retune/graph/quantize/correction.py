@@ -3,7 +3,7 @@
 Rounded weights and activations shift the mean of what a layer makes: the mean error over samples,
 by channel, is added to its bias. Layer after layer, each over what the corrected layers before it
 make. Source: Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias
-Correction", section 4.2; over samples in place of the statistics of batch norms.
+Correction", section 4.2; over samples instead of the statistics of batch norms.
 """
 
 from collections.abc import Mapping, Sequence

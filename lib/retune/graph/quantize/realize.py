@@ -55,7 +55,7 @@ class Coding:
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
     """Value with codes -> the value that is these codes, in its own type of eight bits."""
     outputs: Mapping[str, tuple[str, DType]] = field(default_factory=dict[str, tuple[str, DType]])
-    """Output with codes -> the name and the type of eight bits of these, which take its place."""
+    """Output with codes -> the name and the type of eight bits of these, which replace it."""
 
     def layer(self, graph: Graph, region: QuantizedRegion) -> tuple[CodedWeight, Array]:
         """The weight of a layer, and its bias as floats that broadcast with what it makes."""
@@ -325,8 +325,8 @@ class _Realizer:
         assert found is not None, "regions have such weights only"
         whole, shift = found
         inputs = [centred(self.build, self.integer(data), codes)]
-        for places, name, weights in zip(tables[::2], tables[1::2], whole, strict=True):
-            inputs += [self.floats[places], self.build.constant(f"{name}.whole", weights)]
+        for indices, name, weights in zip(tables[::2], tables[1::2], whole, strict=True):
+            inputs += [self.floats[indices], self.build.constant(f"{name}.whole", weights)]
         total = self.build.add(node.op, inputs, node.attrs, name=node.name)
         return total, np.asarray(codes.scale / 2**shift)
 

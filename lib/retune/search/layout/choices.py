@@ -185,8 +185,8 @@ def layout_kernels(network: Network, spec: DeviceSpec) -> tuple[LayoutKernel, ..
 def _pitched(network: Network, spec: DeviceSpec) -> dict[str, ActivationLayout]:
     """The activations that are columns of wider ones where all are NHWC, and their layouts."""
     found: dict[str, ActivationLayout] = {}
-    for value, place in find_views(replace(network, layouts={}), spec).items():
-        shape, storage = network.graph.types[value].shape, place.storage
+    for value, view in find_views(replace(network, layouts={}), spec).items():
+        shape, storage = network.graph.types[value].shape, view.storage
         if len(shape) == IMAGE_RANK and storage.is_columns:
             found[value] = padded(storage.parts[-1].room - shape[-1])
     return found

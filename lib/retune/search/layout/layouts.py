@@ -241,7 +241,7 @@ def workload_in(workload: Workload, task: Task, layouts: IOLayouts) -> Workload:
         name: storages[name].pack(array) if name in storages else array
         for name, array in workload.inputs.items()
     }
-    places = {
+    positions = {
         name: storages[name].unpack(np.arange(storages[name].elements)).reshape(made.shape)
         for name, made in workload.outputs.items()
         if name in storages
@@ -250,7 +250,7 @@ def workload_in(workload: Workload, task: Task, layouts: IOLayouts) -> Workload:
         key=content_key(workload.key, str(layouts)),
         inputs=inputs,
         outputs=workload.outputs,
-        places=places,
+        positions=positions,
         rtol=workload.rtol,
         atol=workload.atol,
     )

@@ -74,9 +74,9 @@ def is_in_place(
     value: str, wider: str, offset: int, views: Mapping[str, View], graph: Graph
 ) -> bool:
     """Whether the channels of `wider` from `offset` on are the memory of `value`."""
-    place, around = (_placed(name, views, graph) for name in (value, wider))
+    own, around = (_placed(name, views, graph) for name in (value, wider))
     there = channels_of(around.storage, offset, graph.types[value].shape[-1])
-    return place.of == around.of and place.storage == there
+    return own.of == around.of and own.storage == there
 
 
 def own_name(name: str, graph: Graph) -> str:
@@ -93,7 +93,7 @@ def _placed(value: str, views: Mapping[str, View], graph: Graph) -> View:
 def _inclusions(network: Network) -> Iterator[tuple[str, str, int]]:
     """Values that equal channels of another one, and the first of these channels.
 
-    What spares most comes first: a value has one place.
+    What spares most comes first: a value lies in one buffer only.
     """
     graph = network.graph
     nodes, joins = _moves(network), _joins(network)
@@ -150,8 +150,8 @@ def _whole_sources(node: Node, cuts: Mapping[str, Node], graph: Graph) -> Iterat
     for value, offset in zip(node.inputs, starts(node, graph), strict=True):
         if value in cuts:
             source = cuts[value].inputs[0]
-            place = source, offset - (cut_at(cuts[value], graph) or 0)
-            covered[place] = covered.get(place, 0) + graph.types[value].shape[-1]
+            start = source, offset - (cut_at(cuts[value], graph) or 0)
+            covered[start] = covered.get(start, 0) + graph.types[value].shape[-1]
     for (source, offset), count in covered.items():
         if count == graph.types[source].shape[-1]:
             yield source, offset
@@ -189,7 +189,7 @@ class _Forest:
     """Buffers of padded pixels, which are not values of the network, and elements of a pixel."""
     makers: dict[str, PlacedGroup] = field(init=False)
     readers: dict[str, list[PlacedGroup]] = field(init=False)
-    places: dict[str, list[tuple[str, str, int]]] = field(init=False)
+    joins: dict[str, list[tuple[str, str, int]]] = field(init=False)
     """Of values in concatenations, as parts or wholes: the part, the whole, its first column there.
     """
     inside: dict[str, list[str]] = field(init=False)
@@ -199,11 +199,11 @@ class _Forest:
         groups = self.network.groups
         self.makers = {v: placed for placed in groups for v in placed.group.outputs}
         graph = self.network.graph
-        self.places, self.inside = {}, {}
+        self.joins, self.inside = {}, {}
         for node in _joins(self.network):
             for value, first in zip(node.inputs, starts(node, graph), strict=True):
                 for end in {value, node.outputs[0]}:
-                    self.places.setdefault(end, []).append((value, node.outputs[0], first))
+                    self.joins.setdefault(end, []).append((value, node.outputs[0], first))
         self.readers = {}
         for placed in groups:
             for value in placed.group.inputs:
@@ -223,7 +223,7 @@ class _Forest:
         moved, root = self.inside.get(value, [value]), self._root(value)[0]
         many = len(self.inside.get(root, ())) + len(moved) > _MOST_VIEWS
         if many or any(
-            self._copied_within(root, place) for v in moved for place in self.places.get(v, ())
+            self._copied_within(root, join) for v in moved for join in self.joins.get(v, ())
         ):
             del self.parents[value]
             return
@@ -238,13 +238,13 @@ class _Forest:
         self.parents[value] = (padded, 0)
         self.wide[padded] = kind.shape[-1] + more_bytes // kind.dtype.itemsize
 
-    def _copied_within(self, root: str, place: tuple[str, str, int]) -> bool:
+    def _copied_within(self, root: str, join: tuple[str, str, int]) -> bool:
         """Whether a concatenation would copy a part to there from elsewhere in the same memory.
 
         It would copy a value that the concatenation has twice, once through another one: the value
         is a view at one of the two offsets only.
         """
-        part, whole, first = place
+        part, whole, first = join
         (of, at), (around, begin) = self._root(part), self._root(whole)
         return of == around == root and at != begin + first
 

@@ -118,33 +118,33 @@ class ModelScorer:
 
     def score(self, candidates: Candidates) -> np.ndarray:
         """Expected throughput in units of the task's best. float64 [n]"""
-        numbers, places, copies = self._distinct(candidates)
-        return self._learner.predict(self._featurised(candidates.take(places), numbers))[copies]
+        numbers, indices, copies = self._distinct(candidates)
+        return self._learner.predict(self._featurised(candidates.take(indices), numbers))[copies]
 
     def features(self, candidates: Candidates) -> np.ndarray:
         """What `featurise` gives, without doing it again for those asked for lately."""
-        numbers, places, copies = self._distinct(candidates)
-        return self._featurised(candidates.take(places), numbers)[copies]
+        numbers, indices, copies = self._distinct(candidates)
+        return self._featurised(candidates.take(indices), numbers)[copies]
 
     def _distinct(self, candidates: Candidates) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rising numbers, a place of each, and where each candidate's number is among them."""
+        """Rising numbers, an index of each, and where each candidate's number is among them."""
         numbers = self._space.numbers(candidates)
         return np.unique(numbers, return_index=True, return_inverse=True)
 
     def _featurised(self, distinct: Candidates, numbers: np.ndarray) -> np.ndarray:
         """The features of candidates in the order of their numbers; they are known afterwards."""
-        places = np.searchsorted(self._numbers, numbers)
+        indices = np.searchsorted(self._numbers, numbers)
         old = np.isin(numbers, self._numbers, assume_unique=True)
         found = np.empty((len(numbers), len(FEATURES)), np.float32)
-        found[old] = self._known[places[old]]
+        found[old] = self._known[indices[old]]
         if old.all():
             return found
         found[~old] = featurise(self._space, distinct.take(~old), self._learner.spec)
         if len(self._numbers) > _REMEMBERED:
             self._numbers, self._known = numbers, found
         else:
-            self._numbers = np.insert(self._numbers, places[~old], numbers[~old])
-            self._known = np.insert(self._known, places[~old], found[~old], axis=0)
+            self._numbers = np.insert(self._numbers, indices[~old], numbers[~old])
+            self._known = np.insert(self._known, indices[~old], found[~old], axis=0)
         return found
 
 

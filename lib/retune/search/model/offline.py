@@ -100,8 +100,8 @@ def load_rows(store: RecordStore) -> Rows:
     frame = _featured(store)
     frame = frame.loc[~frame["status"].isin(["skipped", "timeout", "crash"]).to_numpy(bool)]
     known = frame["conditions"].to_numpy(object, na_value=None)  # pyrefly: ignore[no-matching-overload]
-    places = (one or device for one, device in zip(known, frame["device"], strict=True))
-    keys = np.array([group(*pair) for pair in zip(frame["task_key"], places, strict=True)])
+    owners = (one or device for one, device in zip(known, frame["device"], strict=True))
+    keys = np.array([group(*pair) for pair in zip(frame["task_key"], owners, strict=True)])
     models = frame["model"].to_numpy(str)
     task = np.unique(keys, return_inverse=True)[1].astype(np.int64)
     several = len(set(models)) > 1
@@ -124,10 +124,10 @@ def _featured(store: RecordStore) -> "Table":
     old = (frame["feature_set"] != VERSION).to_numpy(bool)
     features = np.empty(len(frame), object)
     features[~old] = frame["features"].to_numpy(object)[~old]
-    for place, row in zip(
+    for number, row in zip(
         np.flatnonzero(old), refeaturised(store.root, frame.loc[old]), strict=True
     ):
-        features[place] = row if np.isfinite(row).all() else None
+        features[number] = row if np.isfinite(row).all() else None
     frame["features"] = features
     return frame.loc[frame["features"].notna()]
 

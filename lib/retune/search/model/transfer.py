@@ -47,8 +47,8 @@ class WarmStart:
             rows = nearest_rows(sketch, sorted(set(flat)))
             parts.append(space.population(number, rows[sketch.valid(rows)]))
         everyone = join(parts)
-        _, places = np.unique(space.numbers(everyone), return_index=True)
-        return everyone.take(np.sort(places))
+        _, indices = np.unique(space.numbers(everyone), return_index=True)
+        return everyone.take(np.sort(indices))
 
 
 def warm_start(store: RecordStore, conditions: Conditions, run_id: str) -> WarmStart:

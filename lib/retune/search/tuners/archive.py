@@ -43,12 +43,12 @@ class Archive:
 
     def fresh(self, candidates: Candidates) -> Candidates:
         """Those that are not taken, each once, in their order."""
-        return candidates.take(self.fresh_places(candidates))
+        return candidates.take(self.fresh_indices(candidates))
 
-    def fresh_places(self, candidates: Candidates) -> np.ndarray:
+    def fresh_indices(self, candidates: Candidates) -> np.ndarray:
         """Where the candidates stand that are not taken, each once. int64 [m], rising"""
-        numbers, places = np.unique(self.space.numbers(candidates), return_index=True)
-        return np.sort(places[~np.isin(numbers, self._taken)])
+        numbers, indices = np.unique(self.space.numbers(candidates), return_index=True)
+        return np.sort(indices[~np.isin(numbers, self._taken)])
 
     def best(self, count: int) -> tuple[Candidates, np.ndarray]:
         """The `count` cheapest measured candidates, each once, cheapest first, and their costs.
@@ -57,8 +57,8 @@ class Archive:
         """
         ranked = np.argsort(self._costs, kind="stable")
         ranked = ranked[np.isfinite(self._costs[ranked])]
-        _, places = np.unique(self.space.numbers(self._measured.take(ranked)), return_index=True)
-        chosen = ranked[np.sort(places)[:count]]
+        _, indices = np.unique(self.space.numbers(self._measured.take(ranked)), return_index=True)
+        chosen = ranked[np.sort(indices)[:count]]
         return self._measured.take(chosen), self._costs[chosen]
 
     def draw(self, count: int, rng: np.random.Generator) -> Candidates:

@@ -71,6 +71,6 @@ class EvolutionaryTuner(Tuner):
 
 
 def _tournament(scores: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Places of `count` winners, each the better of two drawn at random. int64 [count]"""
+    """Indices of `count` winners, each the better of two drawn at random. int64 [count]"""
     left, right = rng.integers(0, len(scores), (2, count))
     return np.where(scores[left] >= scores[right], left, right)

@@ -29,8 +29,8 @@ class Pool:
         before = self.scores
         everyone = join([self.candidates, candidates])
         everyones = np.concatenate([self.scores, scores])
-        places = self._archive.fresh_places(everyone)
-        kept = places[np.argsort(-everyones[places], kind="stable")[: self._size]]
+        indices = self._archive.fresh_indices(everyone)
+        kept = indices[np.argsort(-everyones[indices], kind="stable")[: self._size]]
         self.candidates, self.scores = everyone.take(kept), everyones[kept]
         return not np.array_equal(before, self.scores)
 

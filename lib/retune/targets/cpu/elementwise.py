@@ -114,7 +114,7 @@ def _transposed(s: Schedule, name: str, across: str) -> str:
 
 
 def _masking(value: Expr) -> frozenset[Var]:
-    """Variables that say where a value is taken from, as the places of padding do."""
+    """Variables that say where a value is taken from, as the positions of padding do."""
     return frozenset(v for mask in position_masks(value) for v in variables(mask))
 
 

@@ -50,10 +50,10 @@ def runs_on(s: Schedule, name: str, before: str, last: str, lanes: int) -> bool:
         return False
     if any(axes[1] in variables(mask) for mask in position_masks(block.value)):
         return False
-    places = [AffineAccess(x) for x in (*loads(block.value), Load(block.buffer, block.indices))]
+    accesses = [AffineAccess(x) for x in (*loads(block.value), Load(block.buffer, block.indices))]
     return all(
-        [place.stride(axis) for axis in axes] in ([const(short), const(1)], [const(0)] * 2)
-        for place in places
+        [access.stride(axis) for axis in axes] in ([const(short), const(1)], [const(0)] * 2)
+        for access in accesses
     )
 
 

@@ -53,7 +53,7 @@ def schedule_partial_sums(s: Schedule, name: str, plan: PartialSums, spec: Devic
     tile.run(LANE, REGISTER)
     _limit(s, tile[REGISTER], spec, plan.tile)
     if packed and len(tile[REGISTER]) == 1:
-        # A single row reads each weight once, at the memory's rate, and best from one place at a
+        # A single row reads each weight once, at the memory's rate, and best from one address at a
         # time: each vector of columns has a panel of its own where weights are shared. One vector
         # of sums is enough, as adding integers takes a cycle.
         s.prefer(s.loop(tile[REGISTER][-1]).extent <= 1)

@@ -140,12 +140,12 @@ def _tile_products(
     s: Schedule, conv: Rewritten, stored: str, nest: _FusedNest, spec: DeviceSpec
 ) -> None:
     """Register tiles of the products; weights are read once for all tiles of a block."""
-    *places, f = made_loops(s, stored)
-    tiled = places[-len(nest.tile) :]
+    *positions, f = made_loops(s, stored)
+    tiled = positions[-len(nest.tile) :]
     splits = [s.split(loop, [near]) for loop, near in zip(tiled, nest.tile, strict=True)]
     tiles, inner = [far for far, _ in splits], [near for _, near in splits]
     part, vectors, lanes = s.split(f, [nest.depth, const(nest.width)])
-    s.reorder(*places[: -len(tiled)], part, *tiles, *inner, vectors, lanes)
+    s.reorder(*positions[: -len(tiled)], part, *tiles, *inner, vectors, lanes)
     s.compute_at(conv.product, tiles[-1])
     order_reduction(s, conv.product, RegisterTile(nest.width), sampled=True)
     s.vectorize(lanes)

@@ -35,7 +35,7 @@ def read_through_images(s: Schedule, stage: Accesses, spec: DeviceSpec) -> None:
     """The constant operands of a stage are images; where their channels do not lie side by side,
     in the order of their reads.
 
-    Raises: ScheduleError where there are none, or one is read at several places.
+    Raises: ScheduleError where there are none, or one is read at several positions.
     """
     constants = _constants(stage)
     if not constants:

@@ -214,12 +214,12 @@ def _flatten(s: Schedule, name: str, out: str, first: int, count: int) -> tuple[
 
 
 def _tile(
-    s: Schedule, out: str, axes: Sequence[str], place: int, entry: Intrinsic
+    s: Schedule, out: str, axes: Sequence[str], position: int, entry: Intrinsic
 ) -> tuple[TiledLoops, list[str]]:
     """The loops of the epilogue as a tile, and those that only number tiles."""
     assert entry.warp is not None, "it is one of warps"
     first, second = entry.warp.first, entry.warp.second
-    rows, columns = axes[place], axes[-1]
+    rows, columns = axes[position], axes[-1]
     extents = [s.extent(n) for n in (rows, columns)]
     units = (first, second * entry.n)
     sizes = [
@@ -254,7 +254,7 @@ def _tile(
     return TiledLoops(s, loops), leading
 
 
-def _accumulate(s: Schedule, name: str, place: int, structure: PanelTile) -> str:
+def _accumulate(s: Schedule, name: str, position: int, structure: PanelTile) -> str:
     """The product of an item: copies, then steps between them, then registers, the instruction
     inside. Gives the loop around the copies."""
     entry, ahead = structure.entry, structure.is_ahead
@@ -269,7 +269,7 @@ def _accumulate(s: Schedule, name: str, place: int, structure: PanelTile) -> str
     if ahead:
         s.unroll(inner)
     axes = s.axes(name)
-    held, channels = axes[place], axes[-1]
+    held, channels = axes[position], axes[-1]
     others = [n for n in axes if n in s.loops(name) and n not in (held, channels)]
     s.reorder(*window, outer, inner, *others, held, packs_loop, channels, *near)
     unroll_all(s, others)

@@ -71,14 +71,14 @@ def _padded(
 
     def body(bo: Expr, co: Expr, y: Expr, x: Expr, bi: Expr, ci: Expr) -> Expr:
         tests: list[Expr] = []
-        places: list[Expr] = []
+        positions: list[Expr] = []
         for at, begin, end, size, gap in zip((y, x), begins, ends, sizes, apart, strict=True):
             inside = at - begin
             tests += [at >= begin] if begin else []
             tests += [at < begin + size] if end else []
             tests += [equal(inside % gap, 0)] if gap > 1 else []
-            places.append(inside // gap if gap > 1 else inside)
-        return select(all_of(*tests), data[(bo, co, *places, bi, ci)], const(0, data.dtype))
+            positions.append(inside // gap if gap > 1 else inside)
+        return select(all_of(*tests), data[(bo, co, *positions, bi, ci)], const(0, data.dtype))
 
     return compute("PaddedInput", (*data.shape[:2], *around, *data.shape[4:]), body, [data])
 

@@ -29,7 +29,7 @@ from retune.targets.vta.module import UOPS, VtaModule, element_bytes
 from retune.targets.vta.products import (
     Alu,
     Gemm,
-    Place,
+    Region,
     first_hazard,
     indices,
     plan_alu,
@@ -101,7 +101,7 @@ class _Machine:
         self._rows: dict[bytes, np.ndarray] = {}
         self._plans: dict[tuple[int, bytes], Gemm | Alu] = {}
         self._uops_loaded = 0
-        self._narrowed: dict[tuple[int, int] | bytes, tuple[Place, int]] = {}
+        self._narrowed: dict[tuple[int, int] | bytes, tuple[Region, int]] = {}
         """Sums whose low bytes the output buffer ought to have, and who made them last."""
 
     def run(self) -> dict[str, np.ndarray]:
@@ -125,35 +125,35 @@ class _Machine:
 
     def _load(self, unit: Unit) -> None:
         chip = self._chips[unit.memory]
-        place = slice(unit.begin, unit.end)
-        self._may_write(unit, chip, place)
+        region = slice(unit.begin, unit.end)
+        self._may_write(unit, chip, region)
         if chip is self.uop:
             self._uops_loaded += 1
         elif chip is self.acc:
             self._narrow()
         if unit.buffer < 0:
-            chip.data[place] = 0
+            chip.data[region] = 0
             return
         # What is outside is taken from the last row of the source, which is zero.
         source, rows = self._dram[unit.buffer], self._rows_of(unit) + unit.row
-        source.take(rows, axis=0, out=chip.data[place], mode="clip")
+        source.take(rows, axis=0, out=chip.data[region], mode="clip")
 
     def _store(self, unit: Unit) -> None:
         if unit.buffer < 0:
             return
         self._narrow()
-        place = slice(unit.begin, unit.end)
-        self._was_written(unit, self.out, place)
-        self._may_read(unit, self.out, place)
+        region = slice(unit.begin, unit.end)
+        self._was_written(unit, self.out, region)
+        self._may_read(unit, self.out, region)
         rows = self._rows_of(unit) + unit.row
-        self._dram[unit.buffer][rows] = self.out.data[place]
+        self._dram[unit.buffer][rows] = self.out.data[region]
         self._stored.append((unit.buffer, rows))
 
     def _narrow(self) -> None:
         """The output buffer has the low bytes of all sums that were made since."""
-        for place, last in self._narrowed.values():
-            self.out.data[place] = self.acc.data[place]
-            self.out.wrote[place] = last
+        for region, last in self._narrowed.values():
+            self.out.data[region] = self.acc.data[region]
+            self.out.wrote[region] = last
         self._narrowed.clear()
 
     def _rows_of(self, unit: Unit) -> np.ndarray:
@@ -176,10 +176,10 @@ class _Machine:
             plan.run(self.inp.data, self.wgt.data, acc, version)
         else:
             acc[plan.writes] = 0
-        place = plan.writes
-        key = (place.start, place.stop) if isinstance(place, slice) else place.tobytes()
+        region = plan.writes
+        key = (region.start, region.stop) if isinstance(region, slice) else region.tobytes()
         self._narrowed.pop(key, None)  # in the order of who made them
-        self._narrowed[key] = place, unit.last
+        self._narrowed[key] = region, unit.last
 
     def _steps(self, unit: Unit) -> list[tuple[str, int | None]]:
         """What an ALU unit does, one operation after the other."""
@@ -266,37 +266,37 @@ class _Machine:
 
     # -- who may touch what ------------------------------------------------------------------
 
-    def _was_written(self, unit: Unit, chip: _Chip, place: Place) -> None:
-        wrote = chip.wrote[place]
+    def _was_written(self, unit: Unit, chip: _Chip, region: Region) -> None:
+        wrote = chip.wrote[region]
         if not wrote.all():
-            element = _element(place, int(np.flatnonzero(wrote == 0)[0]))
+            element = _element(region, int(np.flatnonzero(wrote == 0)[0]))
             number = self._who(unit, element)
             self._refuse(number, f"reads {chip.memory} {element}, which nothing wrote")
 
-    def _may_read(self, unit: Unit, chip: _Chip, place: Place) -> int:
+    def _may_read(self, unit: Unit, chip: _Chip, region: Region) -> int:
         """Whoever wrote it is certainly done. The reader is noted. The last one that wrote."""
-        wrote = chip.wrote[place]
+        wrote = chip.wrote[region]
         latest = int(wrote.max())
         if chip.writer != unit.queue and latest > unit.known[chip.writer]:
-            self._uncertain(unit, chip, place, wrote > unit.known[chip.writer], "reads")
-        chip.read[place] = unit.last
+            self._uncertain(unit, chip, region, wrote > unit.known[chip.writer], "reads")
+        chip.read[region] = unit.last
         return latest
 
-    def _may_write(self, unit: Unit, chip: _Chip, place: Place) -> None:
+    def _may_write(self, unit: Unit, chip: _Chip, region: Region) -> None:
         """Whoever read what was there is certainly done. The writer is noted."""
-        self._is_free(unit, chip, place)
-        chip.wrote[place] = unit.last
+        self._is_free(unit, chip, region)
+        chip.wrote[region] = unit.last
 
-    def _is_free(self, unit: Unit, chip: _Chip, place: Place) -> None:
+    def _is_free(self, unit: Unit, chip: _Chip, region: Region) -> None:
         if chip.reader != unit.queue:
-            read = chip.read[place]
+            read = chip.read[region]
             if read.max(initial=0) > unit.known[chip.reader]:
-                self._uncertain(unit, chip, place, read > unit.known[chip.reader], "writes")
+                self._uncertain(unit, chip, region, read > unit.known[chip.reader], "writes")
 
     def _uncertain(
-        self, unit: Unit, chip: _Chip, place: Place, early: np.ndarray, does: str
+        self, unit: Unit, chip: _Chip, region: Region, early: np.ndarray, does: str
     ) -> NoReturn:
-        element = _element(place, int(np.flatnonzero(early)[0]))
+        element = _element(region, int(np.flatnonzero(early)[0]))
         other = QUEUES[chip.writer if does == "reads" else chip.reader]
         self._refuse(
             self._who(unit, element),
@@ -346,8 +346,8 @@ class _Machine:
         raise InputError(f"{describe(self.module.instructions, number)}: {what}")
 
 
-def _element(place: Place, offset: int) -> int:
-    return place.start + offset if isinstance(place, slice) else int(place[offset])
+def _element(region: Region, offset: int) -> int:
+    return region.start + offset if isinstance(region, slice) else int(region[offset])
 
 
 def _given(module: VtaModule, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

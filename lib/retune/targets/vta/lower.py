@@ -120,7 +120,7 @@ class _Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Position:
     """A tile of the output, by tile numbers."""
 
     b: int
@@ -141,7 +141,7 @@ class _Lowering:
     _at: Mapping[str, int] = field(init=False)
     """Where buffers begin in DRAM, by name."""
     _pieces: dict[tuple[object, ...], Piece] = field(default_factory=dict)
-    """Instructions that were written before, for those that differ in nothing but the place in
+    """Instructions that were written before, for those that differ in nothing but the position in
     DRAM, by what they depend on."""
 
     def __post_init__(self) -> None:
@@ -153,14 +153,16 @@ class _Lowering:
         self._load_channels()
         threads = [_Thread(number) for number in range(self.tiles.threads)]
         depth = self.work.c // self.tiles.ci
-        for places in self._groups():
-            for k, (thread, place) in product(range(depth), zip(threads, places, strict=True)):
-                self._step(thread, place, k)
+        for positions in self._groups():
+            for k, (thread, position) in product(
+                range(depth), zip(threads, positions, strict=True)
+            ):
+                self._step(thread, position, k)
                 if k == depth - 1:
-                    self._finish_tile(thread, place)
+                    self._finish_tile(thread, position)
         self.stream.finish([thread.stored for thread in threads])
 
-    def _groups(self) -> Iterator[list[_Place]]:
+    def _groups(self) -> Iterator[list[_Position]]:
         """Tiles of the output that are made together, one for each thread."""
         t, work = self.tiles, self.work
         rows, columns = work.out_size
@@ -173,16 +175,18 @@ class _Lowering:
         for numbers in product(*(range(counts[axis]) for axis in t.order)):
             at = dict(zip(t.order, numbers, strict=True))
             yield [
-                _Place(at["bo"], at["co"] * t.oc_threads + oc, at["i"] * t.h_threads + h, at["j"])
+                _Position(
+                    at["bo"], at["co"] * t.oc_threads + oc, at["i"] * t.h_threads + h, at["j"]
+                )
                 for h, oc in product(range(t.h_threads), range(t.oc_threads))
             ]
 
     # -- a step ------------------------------------------------------------------------------
 
-    def _step(self, thread: _Thread, place: _Place, k: int) -> None:
+    def _step(self, thread: _Thread, position: _Position, k: int) -> None:
         """Loads what the thread's buffers do not hold, and multiplies it."""
-        self._load_inputs(thread, place, k)
-        self._load_weights(thread, place, k)
+        self._load_inputs(thread, position, k)
+        self._load_weights(thread, position, k)
         number = thread.number
         if k == 0:
             zeros = self._piece(("zeros", number), lambda: self._zeros(thread))
@@ -195,13 +199,13 @@ class _Lowering:
             self._pieces[key] = make()
         return self._pieces[key]
 
-    def _load_inputs(self, thread: _Thread, place: _Place, k: int) -> None:
-        wanted = (place.b, place.i, place.j, k)
+    def _load_inputs(self, thread: _Thread, position: _Position, k: int) -> None:
+        wanted = (position.b, position.i, position.j, k)
         if thread.inputs == wanted:
             return
         thread.inputs = wanted
         work, t = self.work, self.tiles
-        (first, apart), (left, _) = self._origin(place)
+        (first, apart), (left, _) = self._origin(position)
         top, bottom = max(0, -first), max(0, first + (t.high - 1) * apart + 1 - work.h)
         west, east = max(0, -left), max(0, left + t.wide - work.w)
         pads = (top, bottom, west, east)
@@ -214,12 +218,12 @@ class _Lowering:
         load = self._piece(
             ("inputs", thread.number, pads), lambda: self.stream.copies(LOAD, INP, at, loops, pads)
         )
-        begin = (place.b * t.b * work.c + k * t.ci) * plane
+        begin = (position.b * t.b * work.c + k * t.ci) * plane
         begin += (first + top) * work.w + left + west
         thread.loaded = self.stream.add(load, self._at[DATA] + begin, [thread.multiplied])
 
-    def _load_weights(self, thread: _Thread, place: _Place, k: int) -> None:
-        wanted = (place.co, k)
+    def _load_weights(self, thread: _Thread, position: _Position, k: int) -> None:
+        wanted = (position.co, k)
         if thread.weights == wanted:
             return
         thread.weights = wanted
@@ -230,14 +234,14 @@ class _Lowering:
         load = self._piece(
             ("weights", thread.number), lambda: self.stream.copies(LOAD, WGT, at, loops)
         )
-        begin = place.co * t.co * row + k * t.ci * work.taps
+        begin = position.co * t.co * row + k * t.ci * work.taps
         thread.loaded = self.stream.add(load, self._at[WEIGHT] + begin, [thread.multiplied])
 
-    def _origin(self, place: _Place) -> tuple[tuple[int, int], tuple[int, int]]:
+    def _origin(self, position: _Position) -> tuple[tuple[int, int], tuple[int, int]]:
         """First row and column of the input that a tile needs, and how far the next ones are."""
         work, t = self.work, self.tiles
         found: list[tuple[int, int]] = []
-        for axis, at in enumerate((place.i * t.h, place.j * t.w)):
+        for axis, at in enumerate((position.i * t.h, position.j * t.w)):
             stride, begin = work.strides[axis], work.padding[axis]
             if work.transposed:
                 found.append((at // stride - (work.kernel[axis] - 1 - begin) // stride, 1))
@@ -319,17 +323,17 @@ class _Lowering:
 
     # -- the end of a tile -------------------------------------------------------------------
 
-    def _finish_tile(self, thread: _Thread, place: _Place) -> None:
+    def _finish_tile(self, thread: _Thread, position: _Position) -> None:
         """The epilogue of a tile, and its way to DRAM."""
         work, number, base = self.work, thread.number, self._sums_at(thread)
-        loops, begin = self._output_loops(place)
+        loops, begin = self._output_loops(position)
         for operand in work.images():
             load = self._piece(
                 ("image", operand, number), partial(self._load_image, thread, operand, loops)
             )
             self.stream.add(load, self._at[operand.name] + begin)
-        co = place.co if work.channels() else 0
-        steps = self._piece(("steps", number, co), lambda: self._epilogue(thread, place))
+        co = position.co if work.channels() else 0
+        steps = self._piece(("steps", number, co), lambda: self._epilogue(thread, position))
         thread.computed = self.stream.add(steps) if steps else thread.computed
         store = self._piece(("store", number), lambda: self.stream.copies(STORE, OUT, base, loops))
         thread.stored = self.stream.add(store, self._at[OUTPUT] + begin, [thread.computed])
@@ -340,11 +344,11 @@ class _Lowering:
         memory = ACC8 if operand.dtype == INT8 else ACC
         return self.stream.copies(LOAD, memory, self._operand_at(operand.name, thread), loops)
 
-    def _epilogue(self, thread: _Thread, place: _Place) -> Piece:
+    def _epilogue(self, thread: _Thread, position: _Position) -> Piece:
         """The layer's steps on a tile."""
-        return [part for step in self.work.steps for part in self._alu(step, thread, place)]
+        return [part for step in self.work.steps for part in self._alu(step, thread, position)]
 
-    def _alu(self, step: Step, thread: _Thread, place: _Place) -> Piece:
+    def _alu(self, step: Step, thread: _Thread, position: _Position) -> Piece:
         dst = self._operand_at(step.to, thread)
         if step.imm is not None:
             return self.stream.alu(_over(dst, dst, self.tiles.sums), step.op, step.imm)
@@ -354,7 +358,7 @@ class _Lowering:
             return self.stream.alu(_over(dst, src, self.tiles.sums), step.op)
         t = self.tiles
         names = [operand.name for operand in self.work.channels()]
-        src = self._vectors_at + names.index(step.operand) * self.work.o + place.co * t.co
+        src = self._vectors_at + names.index(step.operand) * self.work.o + position.co * t.co
         tile = t.h * t.w
         uops = unrolled([StridedLoop(t.b, dst=t.co * tile)], (dst, src, 0))
         every = Folded(
@@ -379,13 +383,13 @@ class _Lowering:
             load = self.stream.copies(LOAD, ACC, sram, [(self.work.o, 1)])
             self.stream.add(load, self._at[operand.name])
 
-    def _output_loops(self, place: _Place) -> tuple[list[tuple[int, int]], int]:
+    def _output_loops(self, position: _Position) -> tuple[list[tuple[int, int]], int]:
         """Loops over a tile of the output in DRAM, and its first element."""
         t, (rows, columns) = self.tiles, self.work.out_size
         plane = rows * columns
         loops = [(t.b, self.work.o * plane), (t.co, plane), (t.h, columns), (t.w, 1)]
-        first = (place.b * t.b * self.work.o + place.co * t.co) * plane
-        return loops, first + place.i * t.h * columns + place.j * t.w
+        first = (position.b * t.b * self.work.o + position.co * t.co) * plane
+        return loops, first + position.i * t.h * columns + position.j * t.w
 
 
 def _over(dst: int, src: int, count: int) -> Folded:

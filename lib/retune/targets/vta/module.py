@@ -130,8 +130,8 @@ class VtaModule:
     @cached_property
     def key(self) -> str:
         """Equal for modules that do the same; names do not count."""
-        places = [(b.memory, b.offset, b.elements, b.shape) for b in self.buffers]
-        return content_key(self.config.to_dict(), self.words, self.uops, places)
+        buffers = [(b.memory, b.offset, b.elements, b.shape) for b in self.buffers]
+        return content_key(self.config.to_dict(), self.words, self.uops, buffers)
 
     def buffer(self, name: str) -> DramBuffer:
         """The buffer of that name."""
@@ -192,7 +192,7 @@ class VtaModule:
         )
 
     def save(self, path: Path | str) -> Path:
-        """`path` is a file of the module, whole. Raises: InputError for a place without rights."""
+        """`path` is a file of the module, whole. Raises: InputError for a folder without rights."""
         check_file("module", made := Path(path))
         with replacing(made) as stream:
             stream.write(self.to_bytes())

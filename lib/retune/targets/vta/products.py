@@ -16,16 +16,16 @@ from retune.targets.vta.workload import alu
 _EXACT = 1024
 """Products of bytes that float32 sums exactly: 1024 * 128 * 128 is 2**24."""
 
-Place = slice | np.ndarray
+Region = slice | np.ndarray
 """Elements of a memory: a slice where they lie side by side, as such are copied fastest."""
 
 
-def place_of(elements: np.ndarray) -> Place:
+def region_of(elements: np.ndarray) -> Region:
     """Those elements, int64 [n], each once, and in order."""
     return _listed(np.flatnonzero(np.bincount(elements)))
 
 
-def _listed(elements: np.ndarray) -> Place:
+def _listed(elements: np.ndarray) -> Region:
     """Those elements in the order in which they come."""
     flat = elements.reshape(-1)
     if len(flat) and bool((np.diff(flat) == 1).all()):
@@ -70,9 +70,9 @@ def _gathered(inp: np.ndarray, src: np.ndarray) -> np.ndarray:
 class Gemm:
     """A GEMM instruction; a reset reads nothing, and has no groups."""
 
-    writes: Place
-    inputs: Place
-    weights: Place
+    writes: Region
+    inputs: Region
+    weights: Region
     groups: tuple[_Group, ...]
 
     def run(self, inp: np.ndarray, wgt: np.ndarray, acc: np.ndarray, version: int) -> None:
@@ -88,7 +88,7 @@ class Gemm:
 
 def plan_reset(dst: np.ndarray) -> Gemm:
     """The instruction that sets these sums to zero, int64 [n]."""
-    return Gemm(writes=place_of(dst), inputs=slice(0), weights=slice(0), groups=())
+    return Gemm(writes=region_of(dst), inputs=slice(0), weights=slice(0), groups=())
 
 
 def indices(
@@ -113,9 +113,9 @@ def first_hazard(dst: np.ndarray) -> int:
 def plan_gemm(dst: np.ndarray, src: np.ndarray, wgt: np.ndarray) -> Gemm:
     """The instruction that takes these, int64 [n] each, one after the other."""
     return Gemm(
-        writes=place_of(dst),
-        inputs=place_of(src),
-        weights=place_of(wgt),
+        writes=region_of(dst),
+        inputs=region_of(src),
+        weights=region_of(wgt),
         groups=tuple(_groups(dst, src, wgt)),
     )
 
@@ -161,10 +161,10 @@ def _same_count(weights: np.ndarray, dst: np.ndarray, src: np.ndarray) -> Iterat
 class Alu:
     """An ALU instruction."""
 
-    writes: Place
-    reads: Place
+    writes: Region
+    reads: Region
     """Beside those that it writes."""
-    pairs: tuple[tuple[Place, Place], ...]
+    pairs: tuple[tuple[Region, Region], ...]
     """What is written, and what is read for it, one after the other: a single pair unless elements
     are written twice, or read after they were written."""
 
@@ -177,12 +177,12 @@ class Alu:
 
 def plan_alu(dst: np.ndarray, src: np.ndarray, *, immediate: bool) -> Alu:
     """The instruction that takes these, int64 [n] each, one after the other."""
-    writes = place_of(dst)
-    reads = slice(0) if immediate else place_of(src)
+    writes = region_of(dst)
+    reads = slice(0) if immediate else region_of(src)
     apart = immediate or np.array_equal(src, dst) or not np.intersect1d(dst, src).size
     if apart and np.bincount(dst).max() == 1:
         order = np.argsort(dst)
-        pairs: tuple[tuple[Place, Place], ...] = ((_listed(dst[order]), _listed(src[order])),)
+        pairs: tuple[tuple[Region, Region], ...] = ((_listed(dst[order]), _listed(src[order])),)
     else:
         both = zip(dst.tolist(), src.tolist(), strict=True)
         pairs = tuple((slice(d, d + 1), slice(s, s + 1)) for d, s in both)

@@ -54,7 +54,7 @@ class Stream:
         """It begins with a load of all micro-ops, which lie in DRAM at `uops_at`."""
         self.config = config
         self._store: list[list[int]] = []
-        """Instructions by fields, without tokens and places in DRAM."""
+        """Instructions by fields, without tokens and addresses in DRAM."""
         self._queue_of: list[int] = []
         """The queue of each of the store."""
         self._chosen: list[int] = []

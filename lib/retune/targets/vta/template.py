@@ -69,8 +69,8 @@ def packed(s: Schedule, work: Convolution, config: VtaConfig, order: int = 0) ->
     )
     co, oc_thread = s.split(co, [threads["oc_nthread"]])
     i, h_thread = s.split(i, [threads["h_nthread"]])
-    places = {"bo": b, "i": i, "co": co, "j": j}
-    ordered = [places[axis] for axis in ORDERS[order]]
+    positions = {"bo": b, "i": i, "co": co, "j": j}
+    ordered = [positions[axis] for axis in ORDERS[order]]
     s.reorder(*ordered, h_thread, oc_thread, b_, co_, i_, j_, bi, ci)
     s.compute_at(SUMS, oc_thread)
     k_o, k_o_ = s.split(depth, [tiles["tile_ci"]])
@@ -86,7 +86,7 @@ def _divisor(s: Schedule, loop: str, name: str) -> Expr:
 
 def _swapped(work: Convolution, knobs: Mapping[str, Expr], number: int) -> Expr:
     """0 if tiles are made in the same order as the template makes them: none that there are
-    several of have changed places."""
+    several of have changed positions."""
     rows, columns = work.out_size
     counts = {
         "bo": const(work.n) // knobs["tile_b"],
@@ -94,8 +94,8 @@ def _swapped(work: Convolution, knobs: Mapping[str, Expr], number: int) -> Expr:
         "co": const(work.o) // knobs["tile_co"] // knobs["oc_nthread"],
         "j": const(columns) // knobs["tile_w"],
     }
-    place = {axis: at for at, axis in enumerate(ORDERS[number])}
-    pairs = [(a, b) for a, b in combinations(ORDERS[0], 2) if place[a] > place[b]]
+    position = {axis: at for at, axis in enumerate(ORDERS[number])}
+    pairs = [(a, b) for a, b in combinations(ORDERS[0], 2) if position[a] > position[b]]
     total: Expr = const(0)
     for a, b in pairs:
         total = total + (counts[a] - 1) * (counts[b] - 1)

@@ -122,16 +122,18 @@ def test_constants_that_are_computed_travel_as_what_came_of_them():
 def test_how_outputs_lie_travels():
     """In blocks of channels, say: a board compares them as this machine does."""
     places = np.array([[0, 2], [4, 6]])
-    laid = replace(WORKLOAD, places={"y": places})
+    laid = replace(WORKLOAD, positions={"y": places})
     blob = pack_workload(laid)
     source = program("a")
     buffers = [replace(b, elements=8) if b.name == "y" else b for b in source.buffers]
     wide = replace(source, buffers=tuple(buffers))
     body, arrays = pack_batch(laid, digest_of(blob), [wide], OPTIONS)
     workload = unpack_batch(body, MessageParts(arrays=arrays), Limits()).workload(blob)
-    np.testing.assert_array_equal(workload.places["y"], places)
+    np.testing.assert_array_equal(workload.positions["y"], places)
     check_fits(workload, wide)
-    with pytest.raises(InputError, match="expects 4 elements, and the workload has one at place 6"):
+    with pytest.raises(
+        InputError, match="expects 4 elements, and the workload has one at position 6"
+    ):
         check_fits(workload, source)
 
 
@@ -144,8 +146,8 @@ def test_how_outputs_lie_travels():
         {"y": np.full((2, 2), -1)},
     ],
 )
-def test_places_that_are_none_are_refused(places: dict[str, np.ndarray]):
-    blob = pack_workload(replace(WORKLOAD, places=places))
+def test_malformed_positions_are_refused(places: dict[str, np.ndarray]):
+    blob = pack_workload(replace(WORKLOAD, positions=places))
     body, arrays = pack_batch(WORKLOAD, digest_of(blob), [program("a")], OPTIONS)
     batch = unpack_batch(body, MessageParts(arrays=arrays), Limits())
     with pytest.raises(RefusedError, match="expected one for each element"):

@@ -216,7 +216,7 @@ def test_two_batches_are_in_flight_for_each_board():
 
     link.during = during
     runner = runner_of(link)
-    assert (runner.capacity, runner.places) == (1, 2)
+    assert (runner.capacity, runner.slots) == (1, 2)
     first = [runner.submit("task", [program(name)], OPTIONS) for name in "xy"]
     both.wait(DEADLINE_S)
     with ThreadPoolExecutor(3) as pool:

@@ -150,26 +150,26 @@ def at(call: NodeCall) -> Sequence[Value]:
 def insert(call: NodeCall) -> Sequence[Value]:
     """The sequence with one more tensor, at its end or before a position."""
     parts = call.sequence(0)
-    place = len(parts)
+    position = len(parts)
     if call.given(2) is not None:
-        place = _position(call, 2, len(parts), len(parts) + 1)
-    return ((*parts[:place], call.args[1], *parts[place:]),)
+        position = _position(call, 2, len(parts), len(parts) + 1)
+    return ((*parts[:position], call.args[1], *parts[position:]),)
 
 
 @host_op("SequenceErase")
 def erase(call: NodeCall) -> Sequence[Value]:
     """The sequence without its last tensor, or the one at a position."""
     parts = call.sequence(0)
-    place = len(parts) - 1 if call.given(1) is None else _position(call, 1, len(parts))
-    return ((*parts[:place], *parts[place + 1 :]),)
+    position = len(parts) - 1 if call.given(1) is None else _position(call, 1, len(parts))
+    return ((*parts[:position], *parts[position + 1 :]),)
 
 
 def _position(call: NodeCall, index: int, count: int, end: int | None = None) -> int:
     """The position in a sequence of `count` that an input names. Raises: ModelError if outside."""
-    (place,) = (int(item) for item in call.array(index).reshape(-1))
-    if not -count <= place < (count if end is None else end):
-        raise ModelError(f"position {place} in a sequence of {count}")
-    return place + count if place < 0 else place
+    (position,) = (int(item) for item in call.array(index).reshape(-1))
+    if not -count <= position < (count if end is None else end):
+        raise ModelError(f"position {position} in a sequence of {count}")
+    return position + count if position < 0 else position
 
 
 @host_op("SplitToSequence")

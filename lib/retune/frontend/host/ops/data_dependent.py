@@ -79,12 +79,12 @@ def compress(call: NodeCall) -> Sequence[Value]:
 @host_op("MaxUnpool", since=9)
 def max_unpool(call: NodeCall) -> Sequence[Value]:
     """Zeros, but for elements at their positions in the whole output."""
-    data, places = call.array(0), call.array(1)
+    data, positions = call.array(0), call.array(1)
     shape = unpooled_shape(call.node, data.shape)
     if call.given(2) is not None:
         shape = tuple(call.array(2).tolist())
     made = np.zeros(prod(shape), data.dtype)
-    made[places.reshape(-1)] = data.reshape(-1)
+    made[positions.reshape(-1)] = data.reshape(-1)
     return (made.reshape(shape),)
 
 

@@ -174,10 +174,10 @@ class QuantizedWeights:
 
         return product
 
-    def _parts(self, places: tuple[int, int, int], direction: int) -> tuple[str, str, str]:
-        """Values, scale and zero point of one direction; places are those of three inputs."""
+    def _parts(self, positions: tuple[int, int, int], direction: int) -> tuple[str, str, str]:
+        """Values, scale and zero point of one direction; positions are those of three inputs."""
         values, scale, zero = (
-            self.emit.single(self.node.inputs[place], 0, direction) for place in places
+            self.emit.single(self.node.inputs[position], 0, direction) for position in positions
         )
         return values, scale, zero
 

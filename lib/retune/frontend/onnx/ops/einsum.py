@@ -97,7 +97,7 @@ def _labels(term: str, rank: int, text: str) -> Labels:
 
 
 def _dots(count: int) -> Labels:
-    return tuple(f".{place}" for place in reversed(range(count)))
+    return tuple(f".{position}" for position in reversed(range(count)))
 
 
 def _extents(terms: Iterable[Labels], shapes: Iterable[tuple[int, ...]]) -> dict[str, int]:

@@ -25,10 +25,10 @@ def from_the_front(emit: Emitter, indices: str, extents: Sequence[int]) -> str:
             f"the indices reach from {known.min()} to {known.max()}; expected them inside the "
             f"extents {list(extents)}, or negative from the end"
         )
-    places = emit.cast(indices, INT64)
-    below = emit.temp("less", places, emit.stored("zero", np.zeros((), np.int64)))
-    lifted = emit.temp("add", places, emit.numbers("extents", extents))
-    return emit.temp("where", below, lifted, places)
+    slots = emit.cast(indices, INT64)
+    below = emit.temp("less", slots, emit.stored("zero", np.zeros((), np.int64)))
+    lifted = emit.temp("add", slots, emit.numbers("extents", extents))
+    return emit.temp("where", below, lifted, slots)
 
 
 def positions(emit: Emitter, tuples: str, extents: Sequence[int]) -> str:
@@ -57,10 +57,10 @@ def gather_nd(node: OnnxNode, emit: Emitter) -> None:
     data, tuples = node.inputs
     shape, batches = emit.shape(data), node.integer("batch_dims", 0)
     *outer, depth = emit.shape(tuples)
-    places, rest = shape[batches : batches + depth], shape[batches + depth :]
+    slots, rest = shape[batches : batches + depth], shape[batches + depth :]
     if not batches and depth == 1:
         return emit.out("gather", data, emit.reshaped(tuples, tuple(outer)), axis=0)
-    found = positions(emit, tuples, places)
+    found = positions(emit, tuples, slots)
     if batches:
         ones = (1,) * (len(outer) - batches)
         steps = tuple(prod(shape[d + 1 : batches + depth]) for d in range(batches))
@@ -72,7 +72,7 @@ def gather_nd(node: OnnxNode, emit: Emitter) -> None:
 
 @onnx_op("OneHot", since=9, limits="depth known while importing, or a size")
 def one_hot(node: OnnxNode, emit: Emitter) -> None:
-    """`on` where the index (negative from the end) is the place along a new axis, else `off`."""
+    """`on` where the index (negative from the end) is the slot along a new axis, else `off`."""
     indices, _, values = node.inputs
     depth = emit.whole_number(1, "the depth")
     shape = emit.shape(indices)
@@ -146,10 +146,10 @@ def reverse_sequence(node: OnnxNode, emit: Emitter) -> None:
     length = emit.reshaped(emit.cast(lengths, INT64), (batch, 1))
     last = emit.temp("subtract", length, emit.stored("one", np.ones((), np.int64)), label="last")
     mirrored = emit.temp("subtract", last, step, label="mirrored")
-    places = emit.temp("where", emit.temp("less", step, length), mirrored, step)
+    slots = emit.temp("where", emit.temp("less", step, length), mirrored, step)
     starts = emit.counted("starts", (batch, 1), (steps, 0))
     rows = emit.reshaped(source, (batch * steps, *rest))
-    found = emit.temp("gather", rows, emit.temp("add", places, starts), axis=0)
+    found = emit.temp("gather", rows, emit.temp("add", slots, starts), axis=0)
     if moved:
         return emit.out("transpose", found, perm=swap)
     return emit.out("identity", found)

@@ -124,33 +124,33 @@ def _picked(node: OnnxNode, emit: Emitter) -> None:
         raise NotConstant("the ranges are computed; expected data of fixed extents on the device")
     said = [node.inputs[i] if node.has_input(i) else "" for i in (1, 2, 4)]
     for number, axis in enumerate(axes):
-        place = positive_axis(axis, len(shape))
+        at = positive_axis(axis, len(shape))
         starts, ends, steps = (part and emit.part(part, 0, number, 1) for part in said)
-        numbers = emit.stored(f"numbers{number}", np.arange(shape[place]))
+        numbers = emit.stored(f"numbers{number}", np.arange(shape[at]))
         inputs = (numbers, starts, ends, "", steps)
         picked = emit.onnx("Slice", *inputs, label=f"picked{number}", opset=node.opset)
         if picked not in emit.build.types:
             raise NotConstant("the ranges are computed; expected counts to be sizes")
-        data = emit.temp("gather", data, picked, axis=place, label=f"axis{number}")
+        data = emit.temp("gather", data, picked, axis=at, label=f"axis{number}")
     emit.out("identity", data)
 
 
 def sliced(extent: int, start: int, end: int, step: int) -> tuple[int, int]:
-    """The first place and the number of places of a slice, by the rules of Python's slices."""
+    """The first index and the number of indices of a slice, by the rules of Python's slices."""
     if all(map(is_fixed, (extent, start, end, step))):
         picked = range(extent)[slice(start, end, step)]
         return picked.start, len(picked)
     first, last = (0, extent) if step > 0 else (-1, extent - 1)
     begin, behind = (
-        _between(place + extent if place < 0 else place, first, last) for place in (start, end)
+        _between(index + extent if index < 0 else index, first, last) for index in (start, end)
     )
     count = -((begin - behind) // step) if step > 0 else -((behind - begin) // -step)
     return begin, _at_least(count, 0)
 
 
-def _between(place: int, first: int, last: int) -> int:
-    """The place, or the nearer one of the limits."""
-    return _at_least(place if never_above(place, last) else min(place, last), first)
+def _between(index: int, first: int, last: int) -> int:
+    """The index, or the nearer one of the limits."""
+    return _at_least(index if never_above(index, last) else min(index, last), first)
 
 
 def _at_least(number: int, limit: int) -> int:

@@ -18,7 +18,7 @@ EXTREMES: dict[str, str] = {"ArgMax": "argmax", "ArgMin": "argmin"}
 
 @onnx_op(*EXTREMES)
 def extreme(node: OnnxNode, emit: Emitter) -> None:
-    """Where the largest or smallest element is: the first such place, or the last."""
+    """Where the largest or smallest element is: the first such position, or the last."""
     data = node.inputs[0]
     emit.out(
         EXTREMES[node.op_type],
@@ -51,9 +51,9 @@ def _hardmax(emit: Emitter, data: str, axis: int) -> str:
     """1 at the first of the largest elements along the axis, 0 elsewhere."""
     shape = emit.shape(data)
     sides = tuple(extent if d == axis else 1 for d, extent in enumerate(shape))
-    places = emit.counted("places", sides, tuple(int(d == axis) for d in range(len(shape))))
+    positions = emit.counted("places", sides, tuple(int(d == axis) for d in range(len(shape))))
     best = emit.temp("argmax", data, axis=axis, keepdims=True, last=False)
-    return emit.temp("cast", emit.temp("equal", places, best), to=emit.type(data).dtype)
+    return emit.temp("cast", emit.temp("equal", positions, best), to=emit.type(data).dtype)
 
 
 @onnx_op("TopK")

@@ -163,8 +163,8 @@ def _run(layer: RecurrentLayer, direction: int, activations: tuple[Activation, .
     name = f"{layer.emit.label}.{layer.directions[direction]}"
     body = LoopBody(layer.emit, name, layer.steps)
     state = tuple(
-        body.state(f"state{place}", _initial(layer, index, direction))
-        for place, index in enumerate(INITIAL_STATES[: layer.kind.states])
+        body.state(f"state{position}", _initial(layer, index, direction))
+        for position, index in enumerate(INITIAL_STATES[: layer.kind.states])
     )
     gates, inner_bias = _gates(layer, direction)
     data = body.slice("data", gates, backward=backward)

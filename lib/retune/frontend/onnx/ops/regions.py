@@ -2,7 +2,7 @@
 
 RoiAlign samples a cell at some points (see `sampling`). MaxRoiPool takes the maximum over a cell's
 elements, however many there are: four maxima over rectangles whose sides are powers of two, which
-are computed beforehand for every place, cover any rectangle.
+are computed beforehand for every position, cover any rectangle.
 """
 
 from collections.abc import Sequence
@@ -53,13 +53,13 @@ def _roi_align(node: OnnxNode, emit: Emitter, *, half_pixel: bool) -> None:
     keep = a("equal", a.clamped(points, -1, np.asarray(extents)), points)
     points = a.clamped(points, 0, np.asarray(extents) - 1)
     how = filter_of("linear", "border", extents, corners=True)
-    places, weights = taps_at(a, points, extents, how, keep)
+    indices, weights = taps_at(a, points, extents, how, keep)
     weights = a("multiply", weights, shares)
     first = emit.cast(images, INT32)
     size_of_one = emit.scalar(prod(extents), first, "size")
     first = emit.reshaped(emit.temp("multiply", first, size_of_one), (regions, 1, 1))
-    places = emit.temp("add", places, first)
-    result = pooled(emit, data, places, weights, prod(cells), peak=peak)
+    indices = emit.temp("add", indices, first)
+    result = pooled(emit, data, indices, weights, prod(cells), peak=peak)
     apart = emit.reshaped(result, (channels, regions, prod(cells)))
     moved = emit.temp("transpose", apart, perm=(1, 0, 2))
     return emit.out("reshape", moved, shape=(regions, channels, *cells))
@@ -85,26 +85,26 @@ def _cell_samples(
     cell, sample = (np.stack(part, -1).reshape(-1, 2) for part in (grid[:2], grid[2:]))
     counts = counts[:, None, :]
     own = np.minimum(sample, np.maximum(counts - 1, 0)) if peak else sample
-    places = cell + (own + 0.5) / np.maximum(counts, 1)
+    indices = cell + (own + 0.5) / np.maximum(counts, 1)
     used = np.all((counts > 0) if peak else (sample < counts), axis=-1, keepdims=True)
     shares = used / (1 if peak else np.maximum(counts.prod(axis=-1, keepdims=True), 1))
-    return places, np.broadcast_to(shares, (*places.shape[:2], 1))
+    return indices, np.broadcast_to(shares, (*indices.shape[:2], 1))
 
 
-def pooled(emit: Emitter, data: str, places: str, weights: str, cells: int, *, peak: bool) -> str:
+def pooled(emit: Emitter, data: str, indices: str, weights: str, cells: int, *, peak: bool) -> str:
     """[1 or nothing, channels, regions * cells]: the samples of each cell, added up or the largest.
 
     The largest is that of the weighted elements, which are not added up before.
     """
     batch, channels, *extents = emit.shape(data)
-    regions, samples, taps = emit.shape(places)
+    regions, samples, taps = emit.shape(indices)
     source = emit.reshaped(data, (batch, channels, prod(extents)))
     if batch > 1:
         source = emit.temp("transpose", source, perm=(1, 0, 2))
     source = emit.reshaped(source, (1, channels, batch * prod(extents)))
     rows, each = regions * cells, samples // cells * taps
     shape = (1, rows * each, 1) if peak else (1, rows, each)
-    tables = [emit.reshaped(value, shape) for value in (places, weights)]
+    tables = [emit.reshaped(value, shape) for value in (indices, weights)]
     found = emit.temp("sample", source, *tables, axis=2)
     if not peak:
         return found
@@ -133,11 +133,11 @@ def max_roi_pool(node: OnnxNode, emit: Emitter) -> None:
     images = emit.part(rois, 1, 0, 1)
     first = emit.reshaped(_whole(a, images), (regions, 1, 1))
     levels = [int(size).bit_length() for size in extents]
-    places, weights = _rectangles(i, low, high, extents, levels)
-    places = i("add", places, i("multiply", first, prod(levels) * prod(extents)))
+    indices, weights = _rectangles(i, low, high, extents, levels)
+    indices = i("add", indices, i("multiply", first, prod(levels) * prod(extents)))
     weights = emit.cast(weights, a.dtype)
     source = _maxima(emit, data, levels)
-    result = pooled(emit, source, places, weights, prod(cells), peak=True)
+    result = pooled(emit, source, indices, weights, prod(cells), peak=True)
     moved = emit.temp(
         "transpose", emit.reshaped(result, (channels, regions, prod(cells))), perm=(1, 0, 2)
     )
@@ -175,12 +175,12 @@ def _rectangles(
         emit.reshaped(value, (regions, cells, 1, 2)) for value in (first, last, level, size)
     )
     corner = i("multiply", i("where", choose, last, first), np.asarray(steps))
-    place = i("add", corner, i("multiply", level, np.asarray(maps)))
-    place = emit.temp("reduce_sum", place, axes=(3,), keepdims=False)
+    index = i("add", corner, i("multiply", level, np.asarray(maps)))
+    index = emit.temp("reduce_sum", index, axes=(3,), keepdims=False)
     some = i("minimum", emit.temp("reduce_min", size, axes=(3,), keepdims=False), 1)
     weight = i("add", i("maximum", some, 0), np.zeros((1, 1, 4)))
     shape = (regions, cells * 4, 1)
-    return emit.reshaped(place, shape), emit.reshaped(weight, shape)
+    return emit.reshaped(index, shape), emit.reshaped(weight, shape)
 
 
 def _maxima(emit: Emitter, data: str, levels: Sequence[int]) -> str:

@@ -347,10 +347,12 @@ class Emitter:
             extents=(*shape[:axis], extent, *shape[axis + 1 :]),
         )
 
-    def single(self, value: str, axis: int, place: int) -> str:
-        """The slice of the value at a place along an axis, without that axis."""
+    def single(self, value: str, axis: int, position: int) -> str:
+        """The slice of the value at a position along an axis, without that axis."""
         shape = self.shape(value)
-        return self.reshaped(self.part(value, axis, place, 1), (*shape[:axis], *shape[axis + 1 :]))
+        return self.reshaped(
+            self.part(value, axis, position, 1), (*shape[:axis], *shape[axis + 1 :])
+        )
 
     def stacked(self, values: Sequence[str], axis: int) -> str:
         """The values, of one shape, side by side along a new axis."""

@@ -20,7 +20,7 @@ from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positi
 from retune.frontend.onnx.ops.resizing import BY_SCALE, CROP, Method, ResizedAxis, Taps, taps
 from retune.frontend.onnx.ops.resizing_open import (
     by_coordinates,
-    first_places,
+    first_indices,
     resized_by_coordinates,
 )
 from retune.frontend.onnx.ops.windows import from_image, to_image
@@ -219,7 +219,7 @@ def _applied(emit: Emitter, value: str, step: _Step) -> str:
     tables = [emit.stored("table", array) for array in step.constants]
     if step.op == "gather":
         plan = step.axis
-        tables = [first_places(emit, tables[0], plan)] if plan and not plan.fixed else tables
+        tables = [first_indices(emit, tables[0], plan)] if plan and not plan.fixed else tables
     return emit.temp(step.op, value, *tables, **step.attrs)
 
 
@@ -230,16 +230,16 @@ def _picking(
     repeats, begins = [1] * len(shape), [0] * len(shape)
     strides, extents = [1] * len(shape), list(shape)
     gathers: list[_Step] = []
-    for axis, places in picked.items():
-        rows, made = np.arange(len(places)), axes[axis].made
-        step = int(places[1] - places[0]) if len(places) > 1 else 1
+    for axis, indices in picked.items():
+        rows, made = np.arange(len(indices)), axes[axis].made
+        step = int(indices[1] - indices[0]) if len(indices) > 1 else 1
         factor = axes[axis].factor
-        if factor and np.array_equal(places, rows // factor):
+        if factor and np.array_equal(indices, rows // factor):
             repeats[axis] = factor
-        elif step and np.array_equal(places, places[0] + step * rows):
-            begins[axis], strides[axis], extents[axis] = int(places[0]), step, made
+        elif step and np.array_equal(indices, indices[0] + step * rows):
+            begins[axis], strides[axis], extents[axis] = int(indices[0]), step, made
         else:
-            gathers.append(_Step("gather", {"axis": axis}, [places], axes[axis]))
+            gathers.append(_Step("gather", {"axis": axis}, [indices], axes[axis]))
     steps: list[_Step] = []
     if not always_same(extents, shape) or any(begins):
         cut = {"begins": tuple(begins), "steps": tuple(strides), "extents": tuple(extents)}
@@ -257,7 +257,7 @@ def _mixing(
 ) -> list[_Step]:
     """Axes of which each result is a weighted sum, in as few ops as pay."""
     runs: list[list[int]] = []
-    for axis in sorted(mixed, key=lambda axis: len(mixed[axis].places) / example(shape[axis])):
+    for axis in sorted(mixed, key=lambda axis: len(mixed[axis].indices) / example(shape[axis])):
         if runs and prod(mixed[d].count for d in (*runs[-1], axis)) <= _SHARED_TAPS:
             runs[-1].append(axis)
         else:
@@ -269,7 +269,7 @@ def _mixing(
             [
                 table
                 for axis in run
-                for table in (mixed[axis].places, mixed[axis].weights.astype(dtype))
+                for table in (mixed[axis].indices, mixed[axis].weights.astype(dtype))
             ],
         )
         for run in runs

@@ -106,7 +106,7 @@ class ResizedAxis:
 class Taps:
     """Each element of a result as a weighted sum: arrays [result, taps], `outside` [result]."""
 
-    places: Array
+    indices: Array
     """int32: elements of the data."""
     weights: Array
     """float64; those of an element add up to 1."""
@@ -116,13 +116,13 @@ class Taps:
     @property
     def count(self) -> int:
         """Elements of the data for each one of the result, at most."""
-        return self.places.shape[1]
+        return self.indices.shape[1]
 
     @property
     def picks(self) -> Array | None:
         """int32 [result]: the element that each one is equal to; None where values are mixed."""
         single = self.count == 1 and bool(np.all(self.weights == 1))
-        return self.places[:, 0] if single else None
+        return self.indices[:, 0] if single else None
 
 
 def taps(axis: ResizedAxis, method: Method) -> Taps:
@@ -137,17 +137,17 @@ def taps(axis: ResizedAxis, method: Method) -> Taps:
     x = coordinates(axis, method.coordinates, exact)
     outside = (x < 0) | (x > axis.extent - 1) if crop else np.zeros(len(x), np.bool_)
     if method.mode == "nearest":
-        places = _rounded(x, method.rounding, axis.scale < 1)[:, None]
-        weights = np.ones(places.shape)
+        indices = _rounded(x, method.rounding, axis.scale < 1)[:, None]
+        weights = np.ones(indices.shape)
     else:
-        places, weights = _filtered(x.astype(np.float64), axis, method)
-    places = np.clip(places, 0, axis.extent - 1).astype(np.int32)
+        indices, weights = _filtered(x.astype(np.float64), axis, method)
+    indices = np.clip(indices, 0, axis.extent - 1).astype(np.int32)
     used = weights.any(axis=0)
-    return Taps(places[:, used], weights[:, used], outside)
+    return Taps(indices[:, used], weights[:, used], outside)
 
 
 def coordinates(axis: ResizedAxis, mode: str, exact: type[np.floating]) -> Array:
-    """The place in the data of each element of the result, computed in the type `exact`.
+    """The index in the data of each element of the result, computed in the type `exact`.
 
     Corners are aligned with those of the result, as onnxruntime and PyTorch do: where a scale makes
     no whole number, ONNX's reference takes the fraction and meets no corner.
@@ -191,21 +191,21 @@ def _rounded(x: Array, rounding: str, shrinks: bool) -> Array:
 
 
 def _filtered(x: Array, axis: ResizedAxis, method: Method) -> tuple[Array, Array]:
-    """Places, which may lie outside of the data, and weights."""
+    """Indices, which may lie outside of the data, and weights."""
     stretch = max(1.0, 1.0 / axis.scale) if method.antialias else 1.0
     radius = int(np.ceil(_RADIUS[method.mode] * stretch))
-    places = np.floor(x)[:, None] + np.arange(1 - radius, radius + 1)
-    distance = np.abs(places - x[:, None]) / stretch
+    indices = np.floor(x)[:, None] + np.arange(1 - radius, radius + 1)
+    distance = np.abs(indices - x[:, None]) / stretch
     if method.mode == "linear":
         weights = np.maximum(1 - distance, 0)
     else:
         weights = cubic_weights(distance, method.cubic)
     if method.exclude_outside:
-        weights = np.where((places < 0) | (places >= axis.extent), 0, weights)
+        weights = np.where((indices < 0) | (indices >= axis.extent), 0, weights)
     if method.exclude_outside or method.antialias:
         total = weights.sum(axis=1, keepdims=True)
         weights = weights / np.where(total == 0, 1, total)
-    return places, weights
+    return indices, weights
 
 
 def cubic_weights(distance: Array, a: float) -> Array:

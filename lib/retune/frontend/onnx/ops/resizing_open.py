@@ -37,8 +37,8 @@ def by_coordinates(axis: ResizedAxis, method: Method, dtype: DType) -> bool:
     return True
 
 
-def first_places(emit: Emitter, table: str, axis: ResizedAxis) -> str:
-    """The table's places for the axis, none behind its last element."""
+def first_indices(emit: Emitter, table: str, axis: ResizedAxis) -> str:
+    """The table's indices for the axis, none behind its last element."""
     cut = emit.part(table, 0, 0, axis.made, "places")
     last = emit.numbers("last", [axis.extent - 1], INT32)
     return emit.temp("minimum", cut, last, label="inside")

@@ -81,10 +81,10 @@ class Filter:
 def taps_at(
     a: Arithmetic, points: str, extents: Sequence[int], how: Filter, keep: str = ""
 ) -> tuple[str, str]:
-    """Places int32 and weights [batch, points, taps] for points [batch, points, dimensions].
+    """Indices int32 and weights [batch, points, taps] for points [batch, points, dimensions].
 
-    Places count the last dimension of the image first. `keep`, of the points' shape, is false where
-    a coordinate gives nothing at all.
+    Indices count the last dimension of the image first. `keep`, of the points' shape, is false
+    where a coordinate gives nothing at all.
     """
     emit = a.emit
     batch, count, rank = emit.shape(points)
@@ -106,8 +106,8 @@ def taps_at(
     strides = [prod(extents[d + 1 :]) for d in range(rank)]
     whole = a("round", inside) if how.outside == "reflection" else inside
     steps = emit.stored("strides", np.asarray(strides, np.int32)[:, None])
-    places = emit.temp("multiply", emit.cast(whole, INT32), steps)
-    return _combined(emit, places, "add"), _combined(emit, weights, "multiply")
+    indices = emit.temp("multiply", emit.cast(whole, INT32), steps)
+    return _combined(emit, indices, "add"), _combined(emit, weights, "multiply")
 
 
 def _weights(a: Arithmetic, distance: str, mode: str) -> str:
@@ -163,11 +163,11 @@ def grid_sample(node: OnnxNode, emit: Emitter) -> None:
     points = emit.temp("slice", flat, **turned) if rank > 1 else flat
     how = filter_of(mode, outside, extents, corners=bool(node.integer("align_corners", 0)))
     points = _to_pixels(a, points, extents, how, corners=bool(node.integer("align_corners", 0)))
-    places, weights = taps_at(a, points, extents, how)
+    indices, weights = taps_at(a, points, extents, how)
     kind = emit.type(data).dtype
     inner = kind if kind.is_float else FLOAT32
     source = emit.reshaped(emit.cast(data, inner), (*shape[:2], prod(extents)))
-    result = emit.temp("sample", source, places, emit.cast(weights, inner), axis=2)
+    result = emit.temp("sample", source, indices, emit.cast(weights, inner), axis=2)
     emit.out("reshape", emit.cast(result, kind), shape=(*shape[:2], *counts))
 
 
@@ -223,12 +223,12 @@ def deform_conv(node: OnnxNode, emit: Emitter) -> None:
     points = a("add", emit.reshaped(moves, (batch * parts, count, rank)), base)
     points = a.clamped(points, -2, np.asarray(extents) + 1)
     how = filter_of("linear", "zeros", extents, corners=True)
-    places, weights = taps_at(a, points, extents, how)
+    indices, weights = taps_at(a, points, extents, how)
     if node.has_input(4):
         mask = emit.reshaped(node.inputs[4], (batch * parts, count, 1))
         weights = a("multiply", weights, mask)
     source = emit.reshaped(data, (batch * parts, channels // parts, prod(extents)))
-    columns = emit.temp("sample", source, places, weights, axis=2)
+    columns = emit.temp("sample", source, indices, weights, axis=2)
     image = emit.reshaped(columns, (batch, channels, prod(taps), prod(counts)))
     column = emit.reshaped(kernel, (made, depth, prod(taps), 1))
     square = WindowAttributes(
@@ -251,6 +251,6 @@ def _tap_points(
     """What each tap of each position reads before it is moved. [1, taps * positions, dimensions]"""
     rank = len(taps)
     tap = np.stack(np.meshgrid(*map(np.arange, taps), indexing="ij"), -1).reshape(-1, 1, rank)
-    place = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1).reshape(1, -1, rank)
-    points = tap * np.asarray(dilations) + place * np.asarray(strides) - np.asarray(pads[:rank])
+    index = np.stack(np.meshgrid(*map(np.arange, counts), indexing="ij"), -1).reshape(1, -1, rank)
+    points = tap * np.asarray(dilations) + index * np.asarray(strides) - np.asarray(pads[:rank])
     return points.reshape(1, -1, rank)

@@ -1,7 +1,7 @@
 """Writing where an index says; read `scattered` first.
 
-Where the indices are constants (slices that are assigned to, say) the writer of each place is known
-at import, and a kernel reads instead of searching.
+Where the indices are constants (slices that are assigned to, say) the writer of each target is
+known at import, and a kernel reads instead of searching.
 """
 
 from collections.abc import Sequence
@@ -18,26 +18,26 @@ from retune.ops import Array
 from retune.ops.indexing import COMBINE
 
 SEARCHED_PAIRS = 1 << 24
-"""Places times updates for which each place looks through all updates, at run time."""
+"""Targets times updates for which each target looks through all updates, at run time."""
 
 REPEATS = 8
-"""Updates of one place that are combined one after the other, their places being known."""
+"""Updates of one target that are combined one after the other, their targets being known."""
 
 
-def scattered(emit: Emitter, data: str, places: str, updates: str, reduction: str) -> str | None:
-    """`data` [batch, places, row] with `updates` [batch, updates, row] at their `places`.
+def scattered(emit: Emitter, data: str, targets: str, updates: str, reduction: str) -> str | None:
+    """`data` [batch, targets, row] with `updates` [batch, updates, row] at their `targets`.
 
-    Of several updates of a place the last one counts, or all do by the reduction. None where that
+    Of several updates of a target the last one counts, or all do by the reduction. None where that
     takes a search that is too long.
 
-    Shapes: places is [batch, updates].
+    Shapes: targets is [batch, updates].
     """
     batch, extent, row = emit.shape(data)
-    known, pairs = emit.known(places), batch * extent * emit.shape(places)[1]
+    known, pairs = emit.known(targets), batch * extent * emit.shape(targets)[1]
     if reduction == "none":
         if known is None and pairs > SEARCHED_PAIRS:
             return None
-        by = emit.temp("last_writers", places, label="writers", places=extent)
+        by = emit.temp("last_writers", targets, label="writers", places=extent)
         return emit.temp("write_rows", data, updates, by, reduction=reduction)
     rounds = [] if known is None else _rounds(known, extent)
     if 0 < len(rounds) <= REPEATS:
@@ -47,13 +47,13 @@ def scattered(emit: Emitter, data: str, places: str, updates: str, reduction: st
         return data
     if pairs * row > SEARCHED_PAIRS:
         return None
-    return emit.temp("fold_rows", data, places, updates, reduction=reduction)
+    return emit.temp("fold_rows", data, targets, updates, reduction=reduction)
 
 
-def _rounds(places: Array, extent: int) -> list[Array]:
-    """Writers [batch, extent], -1 for none: the n-th array has the n-th update of each place."""
-    batch, count = places.shape
-    keys = (np.arange(batch)[:, None] * extent + places).reshape(-1)
+def _rounds(targets: Array, extent: int) -> list[Array]:
+    """Writers [batch, extent], -1 for none: the n-th array has the n-th update of each target."""
+    batch, count = targets.shape
+    keys = (np.arange(batch)[:, None] * extent + targets).reshape(-1)
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     turn = np.arange(len(keys)) - np.searchsorted(ordered, ordered, side="left")
@@ -74,20 +74,21 @@ def scatter_nd(node: OnnxNode, emit: Emitter) -> None:
     count, extent, row = prod(outer), prod(shape[:depth]), prod(shape[depth:])
     if not count:
         return emit.out("identity", data)
-    places = emit.reshaped(positions(emit, tuples, shape[:depth]), (1, count))
-    return _put(node, emit, (1, extent, row), places, updates)
+    targets = emit.reshaped(positions(emit, tuples, shape[:depth]), (1, count))
+    return _put(node, emit, (1, extent, row), targets, updates)
 
 
 def _put(
-    node: OnnxNode, emit: Emitter, lines: tuple[int, int, int], places: str, updates: str
+    node: OnnxNode, emit: Emitter, lines: tuple[int, int, int], targets: str, updates: str
 ) -> None:
-    """The output is the data with the updates at these places, both cut as `scattered` has them."""
+    """The output is the data with the updates at these targets, both cut as `scattered` has
+    them."""
     data, (batch, _, row) = node.inputs[0], lines
-    _, count = emit.shape(places)
+    _, count = emit.shape(targets)
     made = scattered(
         emit,
         emit.reshaped(data, lines),
-        places,
+        targets,
         emit.reshaped(updates, (batch, count, row)),
         node.choice("reduction", COMBINE),
     )
@@ -105,10 +106,10 @@ def scatter_elements(node: OnnxNode, emit: Emitter) -> None:
         return emit.out("identity", data)
     if (rows := _indices_of_rows(emit, indices, shape, axis)) is not None:
         return _scatter_rows(node, emit, rows, axis)
-    places = from_the_front(emit, indices, [shape[axis]])
-    known = emit.known(places)
+    targets = from_the_front(emit, indices, [shape[axis]])
+    known = emit.known(targets)
     if known is None:
-        return _scatter_along(node, emit, places, axis)
+        return _scatter_along(node, emit, targets, axis)
     grid = list(np.indices(own))
     grid[axis] = known
     flat = np.ravel_multi_index(tuple(grid), shape).reshape(1, -1)
@@ -137,32 +138,32 @@ def _scatter_rows(node: OnnxNode, emit: Emitter, indices: str, axis: int) -> Non
     data, spread, updates = node.inputs
     shape, count = emit.shape(data), emit.shape(spread)[axis]
     outer, extent, row = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
-    places = emit.reshaped(from_the_front(emit, indices, [extent]), (1, count))
+    targets = emit.reshaped(from_the_front(emit, indices, [extent]), (1, count))
     if outer != 1:
-        places = emit.temp("broadcast_to", places, label="places", shape=(outer, count))
-    return _put(node, emit, (outer, extent, row), places, updates)
+        targets = emit.temp("broadcast_to", targets, label="places", shape=(outer, count))
+    return _put(node, emit, (outer, extent, row), targets, updates)
 
 
-def _scatter_along(node: OnnxNode, emit: Emitter, places: str, axis: int) -> None:
-    """Each line along the axis by itself; lines without updates get some that are at no place."""
+def _scatter_along(node: OnnxNode, emit: Emitter, targets: str, axis: int) -> None:
+    """Each line along the axis by itself; lines without updates get some that are at no target."""
     data, _, updates = node.inputs
-    shape, own = emit.shape(data), emit.shape(places)
+    shape, own = emit.shape(data), emit.shape(targets)
     rank = len(shape)
     missing = tuple(0 if d == axis else shape[d] - own[d] for d in range(rank))
     pads, outside = (*(0,) * rank, *missing), float(most(shape[axis]))
     if any(missing):
-        places = emit.temp("pad", places, label="places", pads=pads, value=outside)
+        targets = emit.temp("pad", targets, label="places", pads=pads, value=outside)
         updates = emit.temp("pad", updates, label="updates", pads=pads, value=0.0)
     perm = (*(d for d in range(rank) if d != axis), axis)
-    data, places, updates = (
+    data, targets, updates = (
         value if axis == rank - 1 else emit.temp("transpose", value, perm=perm)
-        for value in (data, places, updates)
+        for value in (data, targets, updates)
     )
     lines = prod(shape) // shape[axis]
     made = scattered(
         emit,
         emit.reshaped(data, (lines, shape[axis], 1)),
-        emit.reshaped(places, (lines, own[axis])),
+        emit.reshaped(targets, (lines, own[axis])),
         emit.reshaped(updates, (lines, own[axis], 1)),
         node.choice("reduction", COMBINE),
     )

@@ -40,30 +40,30 @@ def length(node: OnnxNode, emit: Emitter) -> None:
 def at(_: OnnxNode, emit: Emitter) -> None:
     """The tensor at a known position; negative ones count from the end."""
     parts = emit.sequence(0)
-    emit.same(parts[_place(emit, 1, len(parts))])
+    emit.same(parts[_position(emit, 1, len(parts))])
 
 
 @onnx_op("SequenceInsert", folded=True, limits="position known while importing")
 def insert(node: OnnxNode, emit: Emitter) -> None:
     """The sequence with one more tensor, at its end or before a known position."""
     parts = list(emit.sequence(0))
-    place = _place(emit, 2, len(parts) + 1) if node.has_input(2) else len(parts)
-    emit.out_sequence([*parts[:place], node.inputs[1], *parts[place:]])
+    position = _position(emit, 2, len(parts) + 1) if node.has_input(2) else len(parts)
+    emit.out_sequence([*parts[:position], node.inputs[1], *parts[position:]])
 
 
 @onnx_op("SequenceErase", folded=True, limits="position known while importing")
 def erase(node: OnnxNode, emit: Emitter) -> None:
     """The sequence without its last tensor, or the one at a known position."""
     parts = list(emit.sequence(0))
-    del parts[_place(emit, 1, len(parts)) if node.has_input(1) else -1]
+    del parts[_position(emit, 1, len(parts)) if node.has_input(1) else -1]
     emit.out_sequence(parts)
 
 
-def _place(emit: Emitter, index: int, count: int) -> int:
-    (place,) = emit.index_list(index, "the position")
-    if not -count <= place < count:
-        raise ModelError(f"position {place} in a sequence of {count}")
-    return place % count
+def _position(emit: Emitter, index: int, count: int) -> int:
+    (position,) = emit.index_list(index, "the position")
+    if not -count <= position < count:
+        raise ModelError(f"position {position} in a sequence of {count}")
+    return position % count
 
 
 @onnx_op("SplitToSequence", limits="split known while importing")

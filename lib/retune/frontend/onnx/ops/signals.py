@@ -133,10 +133,10 @@ def mel_weights(node: OnnxNode, emit: Emitter) -> None:
     mel = np.arange(count + 2) * (high - low) / (count + 2) + low
     corners = ((length + 1) * 700 * (10 ** (mel / 2595) - 1) // known[2]).astype(np.int64)
     lower, centre, upper = corners[:-2], corners[1:-1], corners[2:]
-    place = np.arange(length // 2 + 1)[:, None]
-    rising = np.where(lower < centre, (place - lower) / np.maximum(centre - lower, 1), 1.0)
-    falling = (upper - place) / np.maximum(upper - centre, 1)
-    weights = np.where((lower <= place) & (place <= centre), rising, 0.0)
-    weights = np.where((centre <= place) & (place < upper), falling, weights)
+    position = np.arange(length // 2 + 1)[:, None]
+    rising = np.where(lower < centre, (position - lower) / np.maximum(centre - lower, 1), 1.0)
+    falling = (upper - position) / np.maximum(upper - centre, 1)
+    weights = np.where((lower <= position) & (position <= centre), rising, 0.0)
+    weights = np.where((centre <= position) & (position < upper), falling, weights)
     dtype = element_type(node.integer("output_datatype", 1), "output_datatype")
     emit.build.constant(node.outputs[0], weights.astype(dtype))

@@ -103,7 +103,7 @@ def columns_to_image(node: OnnxNode, emit: Emitter) -> None:
             f"columns {[batch, packed, length]} of blocks {list(block)} in an image of "
             f"{list(image)}: expected {prod(counts)} blocks, of {prod(block)} elements a channel"
         )
-    places, weights = np.zeros((1,) * 2 * rank, np.int64), np.ones((1,) * 2 * rank)
+    indices, weights = np.zeros((1,) * 2 * rank, np.int64), np.ones((1,) * 2 * rank)
     for d in range(rank):
         tap, count, used = _contributions(
             image[d], block[d], counts[d], strides[d], dilations[d], pads[d]
@@ -111,12 +111,12 @@ def columns_to_image(node: OnnxNode, emit: Emitter) -> None:
         sides = [1] * (2 * rank)
         sides[d], sides[rank + d] = used.shape
         own = tap * (prod(block[d + 1 :]) * length) + count * prod(counts[d + 1 :])
-        places, weights = places + own.reshape(sides), weights * used.reshape(sides)
+        indices, weights = indices + own.reshape(sides), weights * used.reshape(sides)
     channels, table = packed // prod(block), (1, prod(image), -1)
     dtype = emit.type(node.inputs[0]).dtype
     tables = [
         emit.stored("table", array.reshape(table))
-        for array in (places.astype(np.int32), weights.astype(dtype))
+        for array in (indices.astype(np.int32), weights.astype(dtype))
     ]
     flat = emit.reshaped(node.inputs[0], (batch, channels, prod(block) * length))
     result = emit.temp("sample", flat, *tables, axis=2)

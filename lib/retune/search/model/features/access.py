@@ -16,7 +16,7 @@ ACCESS: Mapping[str, str] = {
     "line_use": "share of its cache lines that the access uses",
     "reuse_none": "1 where each iteration touches other elements",
     "reuse_loop": "1 where some loop repeats the same elements",
-    "reuse_serial": "1 where the block accesses the buffer at several places",
+    "reuse_serial": "1 where the block accesses the buffer at several locations",
     "reuse_count": "iterations of the innermost loop, outside the body, that repeats the elements",
     "reuse_iterations": "iterations between two uses",
     "reuse_bytes": "distinct bytes of all accesses between two uses",
@@ -57,17 +57,17 @@ def access_features(v: Volumes, spec: DeviceSpec) -> dict[str, Array]:
 def _reuse(v: Volumes) -> dict[str, Array]:
     """By the innermost loop outside the body that runs more than once and does not move it."""
     layout, owner = v.layout, v.layout.owner
-    place, loop = _innermost(v, layout.still)
-    blocks, candidates = owner[:, None], np.arange(place.shape[1])
-    times = np.where(loop, v.extents[place, blocks, candidates], 0.0)
-    iterations = np.where(loop, v.inside[place + 1, blocks, candidates], 0.0)
-    distance = np.where(loop, v.block_bytes[place + 1, blocks, candidates], 0.0)
-    serial = ~loop & (layout.places > 1)
+    position, loop = _innermost(v, layout.still)
+    blocks, candidates = owner[:, None], np.arange(position.shape[1])
+    times = np.where(loop, v.extents[position, blocks, candidates], 0.0)
+    iterations = np.where(loop, v.inside[position + 1, blocks, candidates], 0.0)
+    distance = np.where(loop, v.block_bytes[position + 1, blocks, candidates], 0.0)
+    serial = ~loop & (layout.locations > 1)
     return {
         "reuse_none": 1.0 * ~(loop | serial),
         "reuse_loop": 1.0 * loop,
         "reuse_serial": 1.0 * serial,
-        "reuse_count": np.where(serial, layout.places - 1.0, times),
+        "reuse_count": np.where(serial, layout.locations - 1.0, times),
         "reuse_iterations": np.where(serial, 1.0, iterations),
         "reuse_bytes": np.where(serial, v.block_bytes[-1][owner], distance),
     }
@@ -76,9 +76,9 @@ def _reuse(v: Volumes) -> dict[str, Array]:
 def _strides(v: Volumes) -> dict[str, Array]:
     across = at(v.strides, v.layout.lane)
     # The innermost loop that runs more than once: the others do not step.
-    place, found = _innermost(v, np.ones_like(v.layout.still))
-    accesses, candidates = np.arange(place.shape[0])[:, None], np.arange(place.shape[1])
-    along = np.where(found, v.strides[place, accesses, candidates], 0.0)
+    position, found = _innermost(v, np.ones_like(v.layout.still))
+    accesses, candidates = np.arange(position.shape[0])[:, None], np.arange(position.shape[1])
+    along = np.where(found, v.strides[position, accesses, candidates], 0.0)
     return {"lane_stride": across, "lane_contiguous": 1.0 * (across == 1), "step_stride": along}
 
 
@@ -90,5 +90,5 @@ def _innermost(v: Volumes, loops: Array) -> tuple[Array, Array]:
     layout = v.layout
     outside = np.arange(layout.depth)[:, None] < layout.body[layout.owner]
     runs = (v.extents[:-1, layout.owner] > 1) & (loops & outside)[..., None]
-    place = layout.depth - 1 - np.argmax(runs[::-1], axis=0)
-    return place, np.any(runs, axis=0)
+    position = layout.depth - 1 - np.argmax(runs[::-1], axis=0)
+    return position, np.any(runs, axis=0)

@@ -23,7 +23,7 @@ Array = np.ndarray
 class Layout:
     """The static part of a sketch's features. Axes: D loop positions, B blocks, A accesses.
 
-    Rows are places of an expression's values in what `formulas` gives.
+    Rows are positions of an expression's values in what `formulas` gives.
     """
 
     nests: tuple[Nest, ...]
@@ -52,7 +52,7 @@ class Layout:
     """Bytes of an element. float64 [A, 1]"""
     packed: Array
     """bool [A, 1]"""
-    places: Array
+    locations: Array
     """Accesses of the same block to the same buffer. float64 [A, 1]"""
     lane: Array
     """Whose strides are the lanes': the position of `Nest.lane` of each access's block, D for none.
@@ -77,8 +77,8 @@ class Layout:
         """The loops, by block and position, for which `wanted` holds. bool [D, B]"""
         found = np.zeros((self.depth, len(self.nests)), bool)
         for b, nest in enumerate(self.nests):
-            for place in range(len(nest.loops)):
-                found[place, b] = wanted(nest, place)
+            for position in range(len(nest.loops)):
+                found[position, b] = wanted(nest, position)
         return found
 
 
@@ -94,9 +94,9 @@ def layout_of(sketch: Sketch) -> Layout:
     extents = np.full((depth + 1, len(nests)), one)
     hints = np.full((depth, len(nests)), one)
     for b, nest in enumerate(nests):
-        for place, loop in enumerate(nest.loops):
-            extents[place, b] = formulas.row(loop.extent)
-            hints[place, b] = one if loop.unroll is None else formulas.row(loop.unroll)
+        for position, loop in enumerate(nest.loops):
+            extents[position, b] = formulas.row(loop.extent)
+            hints[position, b] = one if loop.unroll is None else formulas.row(loop.unroll)
     dims = max((len(access.dims) for access in accesses), default=1) or 1
     strides, steps = _terms(accesses, depth, dims, formulas)
     limits = np.full((dims, len(accesses)), one)
@@ -119,7 +119,7 @@ def layout_of(sketch: Sketch) -> Layout:
         owned=(owner == np.arange(len(nests))[:, None]).astype(np.float64),
         item_bytes=_column(access.buffer.dtype.itemsize for access in accesses),
         packed=_column(access.packed for access in accesses).astype(bool),
-        places=_column(
+        locations=_column(
             sum(other.buffer == access.buffer for other in nests[b].accesses)
             for access, b in zip(accesses, owner, strict=True)
         ),
@@ -141,7 +141,7 @@ def _terms(
     accesses: tuple[Access, ...], depth: int, dims: int, formulas: Formulas
 ) -> tuple[Array, Array]:
     """`Layout.strides` and `Layout.steps`; several terms of a loop in one index come apart."""
-    found = [place for a, access in enumerate(accesses) for place in _placed(a, access, dims)]
+    found = [position for a, access in enumerate(accesses) for position in _placed(a, access, dims)]
     most = 1 + max((nth for nth, *_ in found), default=0)
     shape = (most, depth, dims, len(accesses))
     strides = np.full(shape, formulas.row(const(0)))

@@ -87,9 +87,9 @@ def overlap_of(v: Volumes) -> Array:
     return np.max(v.inside[0, blocks] / written, axis=0, initial=1.0)
 
 
-def at(levels: Array, places: Array) -> Array:
+def at(levels: Array, positions: Array) -> Array:
     """The level of each block, or of each access. [D + 1, B, n], int64 [B] -> [B, n]"""
-    return levels[places, np.arange(len(places))]
+    return levels[positions, np.arange(len(positions))]
 
 
 def _parallelism(v: Volumes, roles: Roles, spec: DeviceSpec) -> dict[str, Array]:

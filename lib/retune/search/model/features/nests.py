@@ -47,7 +47,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One place of memory that a block reads or writes."""
+    """One location in memory that a block reads or writes."""
 
     buffer: Buffer
     dims: tuple[tuple[Term, ...], ...]
@@ -157,33 +157,35 @@ def _operations(expr: Expr) -> int:
 
 
 def _terms(index: Expr, loops: tuple[For, ...]) -> tuple[Term, ...]:
-    places = {loop.var: i for i, loop in enumerate(loops)}
-    return tuple(_parts(index, places, loops))
+    positions = {loop.var: i for i, loop in enumerate(loops)}
+    return tuple(_parts(index, positions, loops))
 
 
-def _parts(index: Expr, places: Mapping[Var, int], loops: tuple[For, ...]) -> list[Term]:
+def _parts(index: Expr, positions: Mapping[Var, int], loops: tuple[For, ...]) -> list[Term]:
     """Affine indices exactly; tiles moved back as if they were not; fused loops by their digits."""
-    if not places.keys() & variables(index):
+    if not positions.keys() & variables(index):
         return []
     match index:
         case Var():
-            place = places[index]
-            return [Term(place, const(1), loops[place].extent)]
+            position = positions[index]
+            return [Term(position, const(1), loops[position].extent)]
         case Binary("add" | "sub" | "min" | "max" as op, a, b):
-            left, right = _parts(a, places, loops), _parts(b, places, loops)
+            left, right = _parts(a, positions, loops), _parts(b, positions, loops)
             return left + right if op in ("add", "sub") else left or right
         case Binary("mul", a, b):
-            left, right = _parts(a, places, loops), _parts(b, places, loops)
+            left, right = _parts(a, positions, loops), _parts(b, positions, loops)
             parts, scale = (left, b) if left else (right, a)
             return [Term(t.loop, t.stride * scale, t.steps) for t in parts]
         case Binary("floordiv", a, b):
-            return [_divided(t, b) for t in _parts(a, places, loops)]
+            return [_divided(t, b) for t in _parts(a, positions, loops)]
         case Binary("mod", a, b):
-            return [t for t in (_wrapped(t, b) for t in _parts(a, places, loops)) if t is not None]
+            return [
+                t for t in (_wrapped(t, b) for t in _parts(a, positions, loops)) if t is not None
+            ]
         case Select(_, then, otherwise):
-            return _parts(then, places, loops) or _parts(otherwise, places, loops)
+            return _parts(then, positions, loops) or _parts(otherwise, positions, loops)
         case Cast(value, _):
-            return _parts(value, places, loops)
+            return _parts(value, positions, loops)
         case _:
             return []  # gathered: unknown until it runs
 

@@ -22,7 +22,7 @@ Records name it as the `feature_set` of the features that they store."""
 
 SLOTS = ("main", "second")
 """The blocks with most operations, whose features are given one by one; the others are summed."""
-PLACES = {"main": ("write", "read0", "read1", "read2"), "second": ("write", "read0")}
+ACCESSES = {"main": ("write", "read0", "read1", "read2"), "second": ("write", "read0")}
 """The accesses of a slot whose features are given."""
 
 
@@ -67,7 +67,7 @@ _PLAIN = frozenset(
         "program.overlap",
         "device.is_gpu",
         *(f"{slot}.{name}" for slot in SLOTS for name in BLOCK_RATIOS),
-        *(f"{s}.{p}.{name}" for s in SLOTS for p in PLACES[s] for name in ACCESS_RATIOS),
+        *(f"{s}.{p}.{name}" for s in SLOTS for p in ACCESSES[s] for name in ACCESS_RATIOS),
     }
 )
 """Features that are given as they are; the others as log2(1 + x)."""
@@ -79,9 +79,9 @@ def _features() -> Iterator[Feature]:
     for slot in SLOTS:
         for name, doc in BLOCK.items():
             yield Feature(f"{slot}.{name}", doc)
-        for place in PLACES[slot]:
+        for position in ACCESSES[slot]:
             for name, doc in ACCESS.items():
-                yield Feature(f"{slot}.{place}.{name}", doc)
+                yield Feature(f"{slot}.{position}.{name}", doc)
     for name, doc in _DEVICE.items():
         yield Feature(f"device.{name}", doc)
 
@@ -136,26 +136,26 @@ class _SlotColumns:
     accesses: Mapping[str, tuple[int, ...]]
     """Of the chosen accesses."""
     chosen: tuple[int, ...]
-    """The accesses that have a place in a slot."""
+    """The accesses that have a position in a slot."""
 
 
 @lru_cache(maxsize=256)
 def _slot_columns(layout: Layout) -> _SlotColumns:
     slots = SLOTS[: len(layout.nests)]
     chosen: list[int] = []
-    places: list[str] = []
+    positions: list[str] = []
     for b, slot in enumerate(slots):
         mine = np.flatnonzero(layout.owner == b).tolist()
         reads = iter([a for a in mine if not layout.accesses[a].write])
         writes = iter([a for a in mine if layout.accesses[a].write])
-        for place in PLACES[slot]:
-            access = next(writes if place == "write" else reads, None)
+        for position in ACCESSES[slot]:
+            access = next(writes if position == "write" else reads, None)
             if access is not None:
                 chosen.append(access)
-                places.append(f"{slot}.{place}")
+                positions.append(f"{slot}.{position}")
     return _SlotColumns(
         {name: tuple(COLUMN[f"{slot}.{name}"] for slot in slots) for name in BLOCK},
-        {name: tuple(COLUMN[f"{place}.{name}"] for place in places) for name in ACCESS},
+        {name: tuple(COLUMN[f"{position}.{name}"] for position in positions) for name in ACCESS},
         tuple(chosen),
     )
 

@@ -46,7 +46,7 @@ class Cache:
         return _wide(emit, new, self.capacity)
 
     def _put(self, emit: Emitter, past: str, new: str) -> str:
-        """The cache of full length with the new tokens in place of others."""
+        """The cache of full length with the new tokens instead of others."""
         batch, heads, length, width = emit.shape(new)
         slots = emit.counted("slots", (1, self.capacity), (0, 1), dtype=INT32)
         since = emit.temp("subtract", slots, self.before, label="since")

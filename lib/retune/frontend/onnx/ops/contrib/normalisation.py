@@ -63,7 +63,7 @@ def embed_layer_normalization(node: OnnxNode, emit: Emitter) -> None:
 def embedded(node: OnnxNode, emit: Emitter, read: Callable[[str, int], str]) -> None:
     """The same, by what `read` makes of each of the five tables, given with its number.
 
-    One that is not of floats knows no places of rows (input 8) and no sum (output 2).
+    One that is not of floats knows no positions of rows (input 8) and no sum (output 2).
     """
     ids, segments, words, positions, kinds, gamma, beta = node.inputs[:7]
     plain = node.op_type == "EmbedLayerNormalization"

@@ -152,9 +152,9 @@ def _split_equality(made: _Arrays, nodes: Nodes, node: int) -> None:
 
 def _connect(made: _Arrays, exact: int, less: int) -> None:
     """The node leads to `less` where the data is less."""
-    place = exact - len(made.limits)
-    feature, limit, flags, _, other = made.more[place]
-    made.more[place] = (feature, limit, flags, less, other)
+    index = exact - len(made.limits)
+    feature, limit, flags, _, other = made.more[index]
+    made.more[index] = (feature, limit, flags, less, other)
 
 
 def _walked(children: Array, roots: Array) -> tuple[int, Array]:

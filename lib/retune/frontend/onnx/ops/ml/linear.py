@@ -33,15 +33,15 @@ def classifier(node: OnnxNode, emit: Emitter) -> None:
     count = len(node.attrs.get("intercepts", ())) or len(labels)
     total, transform = _products(node, emit, count), node.choice("post_transform", TRANSFORMS)
     if count > 1:
-        place, scores = best(emit, total), transformed(emit, total, transform)
+        index, scores = best(emit, total), transformed(emit, total, transform)
     else:
         above = emit.temp("less", emit.scalar(0.0, total, "zero"), total, label="above")
-        place = emit.reshaped(emit.cast(above, INT64), emit.shape(total)[:1])
+        index = emit.reshaped(emit.cast(above, INT64), emit.shape(total)[:1])
         two = len(labels) == 2
         scores = pair(emit, total, transform, positive=True) if two else total
         labels = labels if two else [0, 1]
     if node.has_output(0):
-        put_label(emit, labels, place)
+        put_label(emit, labels, index)
     if node.has_output(1):
         emit.out("identity", scores, index=1)
 

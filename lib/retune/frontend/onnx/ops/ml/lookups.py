@@ -79,7 +79,7 @@ def _numbers(node: OnnxNode, key: str) -> tuple[Array, float]:
 def looked_up(emit: Emitter, data: str, keys: Array, values: Array, usual: float) -> None:
     """The node's output: `values` where the data is a key, `usual` elsewhere.
 
-    Keys that are 0, 1, 2, ... are places in the table; others are compared with one by one.
+    Keys that are 0, 1, 2, ... are indices in the table; others are compared with one by one.
     """
     table = emit.stored("values", np.append(values, np.asarray(usual, values.dtype)))
     count = len(keys)
@@ -87,9 +87,9 @@ def looked_up(emit: Emitter, data: str, keys: Array, values: Array, usual: float
         data = emit.cast(data, INT64)
         zero, end = emit.scalar(0, data, "zero"), emit.scalar(count, data, "end")
         inside = emit.temp("less", data, end, label="inside")
-        place = emit.temp("where", inside, data, end)
-        place = emit.temp("where", emit.temp("less", data, zero), end, place)
-        return emit.out("gather", table, place, axis=0)
+        index = emit.temp("where", inside, data, end)
+        index = emit.temp("where", emit.temp("less", data, zero), end, index)
+        return emit.out("gather", table, index, axis=0)
     column = emit.reshaped(data, (*emit.shape(data), 1))
     same = emit.temp("equal", column, emit.stored("keys", keys.astype(emit.type(data).dtype)))
     if keys.dtype.kind == "f" and np.isnan(keys).any():
@@ -98,5 +98,5 @@ def looked_up(emit: Emitter, data: str, keys: Array, values: Array, usual: float
         same = emit.temp("logical_or", same, both)
     numbers = emit.stored("places", np.arange(count, dtype=np.int64))
     chosen = emit.temp("where", same, numbers, emit.scalar(count, numbers, "none"))
-    place = emit.temp("reduce_min", chosen, axes=(len(emit.shape(data)),), keepdims=False)
-    return emit.out("gather", table, place, axis=0)
+    index = emit.temp("reduce_min", chosen, axes=(len(emit.shape(data)),), keepdims=False)
+    return emit.out("gather", table, index, axis=0)

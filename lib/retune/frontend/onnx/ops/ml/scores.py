@@ -90,16 +90,16 @@ def labels_of(node: OnnxNode, key: str) -> list[int]:
     return [int(label) for label in node.attrs.get(key, ())]
 
 
-def put_label(emit: Emitter, labels: Sequence[int], place: str) -> None:
-    """The first output is the label at each row's place. int64 [rows]"""
+def put_label(emit: Emitter, labels: Sequence[int], index: str) -> None:
+    """The first output is the label at each row's index. int64 [rows]"""
     table = emit.stored("labels", np.asarray(labels, np.int64))
     if list(labels) == list(range(len(labels))):
-        return emit.out("cast", place, to=INT64)
-    return emit.out("gather", table, place, axis=0)
+        return emit.out("cast", index, to=INT64)
+    return emit.out("gather", table, index, axis=0)
 
 
 def best(emit: Emitter, scores: str) -> str:
-    """The place of the greatest score of each row, the first of equal ones. [rows]"""
+    """The index of the greatest score of each row, the first of equal ones. [rows]"""
     return emit.temp("argmax", scores, axis=1, keepdims=False, last=False)
 
 

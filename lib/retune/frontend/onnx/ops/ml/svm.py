@@ -45,12 +45,12 @@ def classifier(node: OnnxNode, emit: Emitter) -> None:
     labels = labels_of(node, "classlabels_ints")
     data, transform = as_rows(emit, node.inputs[0]), node.choice("post_transform", TRANSFORMS)
     if not node.ints("vectors_per_class", ()):
-        place, scores = _linear(node, emit, data, len(labels))
+        index, scores = _linear(node, emit, data, len(labels))
         made = transformed(emit, scores, transform)
     else:
         pairs = _Pairs(node, len(labels))
         scores = pairs.scores(emit, _kernels(node, emit, data, pairs.vectors))
-        place, made = pairs.place(emit, scores), ""
+        index, made = pairs.index(emit, scores), ""
         if node.attrs.get("prob_a"):
             made = transformed(emit, pairs.chances(emit, scores), transform)
         elif len(labels) == 2:
@@ -58,7 +58,7 @@ def classifier(node: OnnxNode, emit: Emitter) -> None:
         else:
             made = transformed(emit, scores, transform)
     if node.has_output(0):
-        put_label(emit, labels, place)
+        put_label(emit, labels, index)
     if node.has_output(1):
         emit.out("identity", made, index=1)
 
@@ -67,15 +67,15 @@ def _linear(node: OnnxNode, emit: Emitter, data: str, count: int) -> tuple[str, 
     """Without support vectors: one linear model for each class."""
     scores = dense(emit, data, floats(node, "coefficients"), count)
     scores = emit.temp("add", scores, emit.stored("rho", floats(node, "rho")[:1]))
-    place = best(emit, scores)
+    index = best(emit, scores)
     if count == 2:
         limit = 0.5 if np.all(floats(node, "coefficients") >= 0) else 0.0
         largest = emit.temp("reduce_max", scores, axes=(1,), keepdims=False)
         low = emit.scalar(limit, scores, "limit")
         op = "less_equal" if limit else "less"
         second = emit.temp(op, low, largest, label="second")
-        place = emit.temp("where", second, emit.scalar(1, place, "one"), place)
-    return place, scores
+        index = emit.temp("where", second, emit.scalar(1, index, "one"), index)
+    return index, scores
 
 
 def _kernels(node: OnnxNode, emit: Emitter, data: str, count: int) -> str:
@@ -142,7 +142,7 @@ class _Pairs:
         rho = floats(self.node, "rho")[: len(self.every)]
         return emit.temp("add", made, emit.stored("rho", rho))
 
-    def place(self, emit: Emitter, scores: str) -> str:
+    def index(self, emit: Emitter, scores: str) -> str:
         """The class that wins most of its pairs, the first of several."""
         first = emit.temp("less", emit.scalar(0.0, scores, "zero"), scores, label="first")
         change = np.zeros((self.classes, len(self.every)), np.float32)
@@ -170,8 +170,8 @@ def _of_pairs(emit: Emitter, first: str, pairs: list[tuple[int, int]], classes: 
     second = emit.temp("subtract", emit.scalar(1.0, first, "one"), first)
     nothing = emit.stored("nothing", np.zeros((rows, 1), np.float32))
     all_of_them = emit.temp("concat", first, second, nothing, axis=1)
-    place: Array = np.full((classes, classes), 2 * count, np.int64)
+    index: Array = np.full((classes, classes), 2 * count, np.int64)
     for column, (i, j) in enumerate(pairs):
-        place[i, j], place[j, i] = column, count + column
-    table = emit.temp("gather", all_of_them, emit.stored("order", place.reshape(-1)), axis=1)
+        index[i, j], index[j, i] = column, count + column
+    table = emit.temp("gather", all_of_them, emit.stored("order", index.reshape(-1)), axis=1)
     return emit.reshaped(table, (rows, classes, classes))

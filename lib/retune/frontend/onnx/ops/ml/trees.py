@@ -61,8 +61,8 @@ def regressor(node: OnnxNode, emit: Emitter) -> None:
     count = node.integer("n_targets", 1)
     aggregate = node.choice("aggregate_function", AGGREGATES, "SUM")
     data = as_rows(emit, node.inputs[0], wide=True)
-    trees, places = _ensemble(node, emit.type(data).dtype.numpy)
-    votes = _votes(node, places, "target", count)
+    trees, indices = _ensemble(node, emit.type(data).dtype.numpy)
+    votes = _votes(node, indices, "target", count)
     total = _aggregated(emit, data, trees, votes, aggregate)
     base = _numbers(node, "base_values", emit.type(data).dtype.numpy)
     if base.size == count:
@@ -92,19 +92,19 @@ def classifier(node: OnnxNode, emit: Emitter) -> None:
     """
     labels = labels_of(node, "classlabels_int64s")
     data = as_rows(emit, node.inputs[0], wide=True)
-    trees, places = _ensemble(node, emit.type(data).dtype.numpy)
-    votes = _votes(node, places, "class", len(labels))
+    trees, indices = _ensemble(node, emit.type(data).dtype.numpy)
+    votes = _votes(node, indices, "class", len(labels))
     scores = _scores(emit, data, trees, votes, "SUM")
     base = _numbers(node, "base_values", np.dtype(np.float32))
     transform = node.choice("post_transform", TRANSFORMS)
     if len(labels) == 2:
-        place, made = _of_two(emit, scores, votes, base, transform)
+        index, made = _of_two(emit, scores, votes, base, transform)
         if np.unique(votes.target).size > 1:
             labels = [0, 1]  # onnxruntime's labels where both classes have weights
     else:
-        place, made = _of_many(emit, scores, base, transform)
+        index, made = _of_many(emit, scores, base, transform)
     if node.has_output(0):
-        put_label(emit, labels, place)
+        put_label(emit, labels, index)
     if node.has_output(1):
         emit.out("identity", made, index=1)
 
@@ -238,7 +238,7 @@ def _of_targets(emit: Emitter, total: str, transform: str) -> str:
 
 
 def _of_many(emit: Emitter, scores: _Scores, base: Array, transform: str) -> tuple[str, str]:
-    """The place of the best class and the scores; one without any score is not chosen."""
+    """The index of the best class and the scores; one without any score is not chosen."""
     total, count = emit.cast(scores.total, FLOAT32), len(scores.counted)
     counted = scores.counted
     if base.size == count:
@@ -265,7 +265,7 @@ def _mask(emit: Emitter, counted: Sequence[bool | str], rows: int) -> str:
 def _of_two(
     emit: Emitter, scores: _Scores, votes: Votes, base: Array, transform: str
 ) -> tuple[str, str]:
-    """The place of one of two classes, and both scores; see onnxruntime's FinalizeScores."""
+    """The index of one of two classes, and both scores; see onnxruntime's FinalizeScores."""
     both = scores.counted[1]
     single, double = (
         (find(emit, scores, votes, base, transform) if wanted else None)
@@ -290,12 +290,12 @@ def _by_first(
     score = emit.part(emit.cast(scores.total, FLOAT32), 1, 0, 1)
     if base.size:
         score = emit.temp("add", score, emit.stored("base", base[:1].reshape(1, 1)))
-    place = _above(emit, score, votes)
+    index = _above(emit, score, votes)
     if base.size == 2:
         nothing = emit.temp("multiply", score, emit.scalar(0.0, score, "zero"))
         two = emit.temp("concat", score, nothing, axis=1)
-        return place, transformed(emit, two, transform)
-    return place, pair(emit, score, transform, positive=_one_class(votes) and _positive(votes))
+        return index, transformed(emit, two, transform)
+    return index, pair(emit, score, transform, positive=_one_class(votes) and _positive(votes))
 
 
 def _by_second(
@@ -346,7 +346,7 @@ def _whole(node: OnnxNode, key: str) -> Array:
     return np.asarray(node.attrs.get(key, ()), np.int64)
 
 
-class _Places:
+class _Indices:
     """The number of each node by its tree and its own number there."""
 
     def __init__(self, trees: Array, nodes: Array) -> None:
@@ -357,7 +357,7 @@ class _Places:
             raise ModelError("two nodes of a tree have one number; export the model again")
 
     def of(self, trees: Array, nodes: Array) -> Array:
-        """The places of these nodes. Raises: ModelError for one that is not there."""
+        """The indices of these nodes. Raises: ModelError for one that is not there."""
         keys = trees * self._wide + nodes
         found = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         if np.any(self._keys[found] != keys) or np.any(nodes >= self._wide):
@@ -365,7 +365,7 @@ class _Places:
         return self._order[found]
 
 
-def _ensemble(node: OnnxNode, dtype: np.dtype[Any]) -> tuple[Ensemble, _Places]:
+def _ensemble(node: OnnxNode, dtype: np.dtype[Any]) -> tuple[Ensemble, _Indices]:
     """The trees before opset 5, leaves among their nodes."""
     trees, numbers = _whole(node, "nodes_treeids"), _whole(node, "nodes_nodeids")
     names = list(node.attrs.get("nodes_modes", ()))
@@ -376,11 +376,11 @@ def _ensemble(node: OnnxNode, dtype: np.dtype[Any]) -> tuple[Ensemble, _Places]:
     if strange or not names:
         raise ModelError(f"nodes_modes: expected {', '.join(known)}; got {strange or 'no nodes'}")
     modes = np.array([known[name] for name in names])
-    places, inner = _Places(trees, numbers), modes != LEAF
+    indices, inner = _Indices(trees, numbers), modes != LEAF
 
     def children(key: str) -> Array:
         found = np.zeros(len(modes), np.int64)
-        found[inner] = places.of(trees[inner], _whole(node, key)[inner])
+        found[inner] = indices.of(trees[inner], _whole(node, key)[inner])
         return found
 
     first = np.flatnonzero(np.diff(trees, prepend=trees[0] - 1))
@@ -392,7 +392,7 @@ def _ensemble(node: OnnxNode, dtype: np.dtype[Any]) -> tuple[Ensemble, _Places]:
         yes=children("nodes_truenodeids"),
         no=children("nodes_falsenodeids"),
     )
-    return packed(nodes, first), places
+    return packed(nodes, first), indices
 
 
 def _missing(node: OnnxNode, count: int) -> Array:
@@ -400,7 +400,7 @@ def _missing(node: OnnxNode, count: int) -> Array:
     return np.concatenate([stated, np.zeros(max(0, count - len(stated)), np.int64)])[:count] == 1
 
 
-def _votes(node: OnnxNode, places: _Places, what: str, targets: int) -> Votes:
+def _votes(node: OnnxNode, indices: _Indices, what: str, targets: int) -> Votes:
     """The weights of leaves; `what` begins the names of the attributes."""
     ids = _whole(node, f"{what}_ids")
     if np.any((ids < 0) | (ids >= targets)) or not targets:
@@ -408,7 +408,7 @@ def _votes(node: OnnxNode, places: _Places, what: str, targets: int) -> Votes:
             f"{what}_ids: expected numbers below {targets}; got up to {ids.max(initial=-1)}"
         )
     return Votes(
-        node=places.of(_whole(node, f"{what}_treeids"), _whole(node, f"{what}_nodeids")),
+        node=indices.of(_whole(node, f"{what}_treeids"), _whole(node, f"{what}_nodeids")),
         target=ids,
         weight=_numbers(node, f"{what}_weights", np.dtype(np.float64)),
         targets=targets,
