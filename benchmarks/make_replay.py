@@ -7,10 +7,10 @@
 `build` only compiles, at idle priority, on a machine that may be busy: PoCL keeps what it compiled
 on disk (0.06 to 0.6 s a candidate on two cores). `record` measures, on a quiet machine: 0.03 to
 0.07 s for a candidate that was built before. Both take six layers of different kinds, at least
-3,000 candidates each (some more, as not all will be calm), may be stopped and started again at any
+3,000 candidates each (some more, as not all will be quiet), may be stopped and started again at any
 time, and do what is missing. All layers advance together, each in random order. Candidates whose
-reference kernel ran slow, since the machine was busy with something else, are measured again once
-all had their turn. `pack` writes the calm measurements to one small file.
+calibration kernel ran slow, since the machine was busy with something else, are measured again once
+all had their turn. `pack` writes the quiet measurements to one small file.
 
 Batches are cut from the whole grid at fixed places and go together even where only some members are
 missing: the candidates of a batch share programs, and so the driver's disk cache knows them again.
@@ -27,7 +27,7 @@ from time import monotonic
 import numpy as np
 
 from benchmarks.command import parser_of
-from benchmarks.recorded import calm_hashes, pack, thin
+from benchmarks.recorded import pack, quiet_hashes, thin
 from benchmarks.replay_layers import LAYERS
 from retune import __version__
 from retune.codegen.source import ProgramSource
@@ -104,14 +104,14 @@ def missing(grid: Grid, known: set[str]) -> list[list[Candidate]]:
 
 
 def advance(grids: Sequence[Grid], runner: Runner, store: RecordStore, seconds: float) -> None:
-    """Measures until every candidate has a calm measurement or the time is over."""
+    """Measures until every candidate has a quiet measurement or the time is over."""
     end = monotonic() + seconds
     sessions = [_session(grid, runner, store) for grid in grids]
     where = {"device": runner.spec.fingerprint}
     while True:
         tried = [missing(g, known(store, g.task.key, where)) for g in grids]
         left = [
-            untried or missing(g, calm_hashes(store, g.task.key, runner.spec))
+            untried or missing(g, quiet_hashes(store, g.task.key, runner.spec))
             for g, untried in zip(grids, tried, strict=True)
         ]
         for grid, batches in zip(grids, left, strict=True):

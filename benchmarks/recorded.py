@@ -27,7 +27,7 @@ from retune.core.errors import RecordError
 from retune.core.target import DeviceSpec
 from retune.ir.stmt import Program
 from retune.records import files
-from retune.records.cost import MOST_DRIFT, calm_level
+from retune.records.cost import MOST_DRIFT, quiet_level
 from retune.records.store import RecordStore
 from retune.schedule.decisions import Decision
 from retune.schedule.space import Candidates, Sketch, Space
@@ -73,7 +73,7 @@ def pack(
 ) -> int:
     """Writes the store's outcomes for the tasks `layers` (key -> name); gives their number.
 
-    Only calm measurements count (see `calm_hashes`), and the fastest of a candidate's. Raises:
+    Only quiet measurements count (see `quiet_hashes`), and the fastest of a candidate's. Raises:
     RecordError for sketches of one name with different traces.
     """
     frame = _calm(store, list(layers), spec, ["sketch", "decisions", "trace"])
@@ -104,10 +104,10 @@ def _check_traces(frame: pd.DataFrame) -> None:
         )
 
 
-def calm_hashes(store: RecordStore, task_key: str, spec: DeviceSpec) -> set[str]:
+def quiet_hashes(store: RecordStore, task_key: str, spec: DeviceSpec) -> set[str]:
     """config_hash of the task's candidates that need not be measured again.
 
-    Those that failed by their own fault, and those that ran in calm moments (see `cost`).
+    Those that failed by their own fault, and those that ran in quiet moments (see `cost`).
     """
     return set(_calm(store, [task_key], spec, [])["config_hash"])
 
@@ -115,13 +115,13 @@ def calm_hashes(store: RecordStore, task_key: str, spec: DeviceSpec) -> set[str]
 def _calm(
     store: RecordStore, tasks: list[str], spec: DeviceSpec, columns: list[str]
 ) -> pd.DataFrame:
-    """The calm measurements of the tasks: their keys, `time_us`, and these columns."""
+    """The quiet measurements of the tasks: their keys, `time_us`, and these columns."""
     read = ["task_key", "config_hash", "status", "reference_us", "median_us", *columns]
     wanted = {"device": spec.fingerprint, "status": list(_KEPT)}
     frame = store.scan({**wanted, "task_key": tasks}, read)
     reference = frame["reference_us"].to_numpy(np.float64, na_value=np.nan)
     usual = store.scan(wanted, ["reference_us"])["reference_us"]
-    limit = MOST_DRIFT * calm_level(usual.to_numpy(np.float64, na_value=np.nan))
+    limit = MOST_DRIFT * quiet_level(usual.to_numpy(np.float64, na_value=np.nan))
     frame["time_us"] = frame["median_us"].where(frame["status"] == "ok")
     disturbed = reference > limit  # False where either is unknown: it failed before that
     return frame.loc[~disturbed]

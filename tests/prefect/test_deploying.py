@@ -57,7 +57,7 @@ def test_a_fleet_is_deployed_as_its_file_says_again_and_again():
     from flows.nightly import nightly
     from retune.prefect.deploying import WorkerPlacement, deploy_fleet
 
-    place = WorkerPlacement(queue="board")
+    workers = WorkerPlacement(queue="board")
     for cron in ("0 22 * * *", "30 21 * * *"):
         name = deploy_fleet(
             nightly,
@@ -65,7 +65,7 @@ def test_a_fleet_is_deployed_as_its_file_says_again_and_again():
             config="/lab/lab.toml",
             cron=cron,
             timezone="Europe/Berlin",
-            place=place,
+            workers=workers,
         )
         assert name == "nightly/lab"
         found = deployed(name)
@@ -92,7 +92,7 @@ def test_a_block_that_does_not_exist_is_said_at_once():
             config="lab.toml",
             cron="0 22 * * *",
             timezone="UTC",
-            place=WorkerPlacement(results="local-file-system/none"),
+            workers=WorkerPlacement(results="local-file-system/none"),
         )
 
 
@@ -112,7 +112,7 @@ def test_results_are_stored_by_the_block_of_that_name(tmp_path: Path):
         config="lab.toml",
         cron="0 22 * * *",
         timezone="UTC",
-        place=WorkerPlacement(results=block),
+        workers=WorkerPlacement(results=block),
     )
     assert deployed(name).job_variables == {"env": {STORAGE: block}}
 

@@ -41,7 +41,7 @@ COST_COLUMNS = ("run_id", "status", "median_us", "reference_us", "calm_us")
 """What `recorded_costs` reads of each record."""
 
 
-def calm_level(reference_us: np.ndarray) -> float:
+def quiet_level(reference_us: np.ndarray) -> float:
     """The calibration kernel's time on the quiet machine, by these of its times; NaN is left out.
 
     NaN where no time is known.
@@ -57,8 +57,8 @@ def drift(reference_us: np.ndarray, calm_us: np.ndarray) -> np.ndarray:
     machine is unknown. Both are taken in the precision of the store.
     """
     reference = np.asarray(reference_us, np.float32).astype(np.float64)
-    calm = np.asarray(calm_us, np.float32).astype(np.float64)
-    counted = np.fmin(reference, MOST_DRIFT * np.where(calm > 0, calm, np.nan))
+    quiet = np.asarray(calm_us, np.float32).astype(np.float64)
+    counted = np.fmin(reference, MOST_DRIFT * np.where(quiet > 0, quiet, np.nan))
     return np.where(reference > 0, counted / NOMINAL_US, 1.0)
 
 
@@ -81,8 +81,8 @@ def measured_costs(measurements: Sequence[Measurement]) -> tuple[np.ndarray, np.
     """Times in microseconds and costs, NaN for a failure. float64 [n] each"""
     times = np.array([m.median_us if m.ok else None for m in measurements], float)
     reference = np.array([m.reference_us for m in measurements], np.float32)
-    calm = np.array([m.calm_us for m in measurements], np.float32)
-    return times, times / drift(reference, calm)
+    quiet = np.array([m.calm_us for m in measurements], np.float32)
+    return times, times / drift(reference, quiet)
 
 
 def recorded_costs(rows: "Table") -> tuple[np.ndarray, np.ndarray]:
@@ -93,11 +93,11 @@ def recorded_costs(rows: "Table") -> tuple[np.ndarray, np.ndarray]:
     right = (rows["status"] == "ok").to_numpy(bool)
     times = np.where(right, rows["median_us"].to_numpy(float, na_value=np.nan), np.nan)
     reference = rows["reference_us"].to_numpy(np.float32, na_value=np.nan)
-    calm = np.array(rows["calm_us"].to_numpy(np.float32, na_value=np.nan))
-    lacking = np.isnan(calm) & (reference > 0)
+    quiet = np.array(rows["calm_us"].to_numpy(np.float32, na_value=np.nan))
+    lacking = np.isnan(quiet) & (reference > 0)
     if lacking.any():
         runs = np.unique(rows["run_id"].to_numpy(str), return_inverse=True)[1]
         for run in np.unique(runs[lacking]):
             mine = runs == run
-            calm[lacking & mine] = calm_level(reference[mine])
-    return times, times / drift(reference, calm)
+            quiet[lacking & mine] = quiet_level(reference[mine])
+    return times, times / drift(reference, quiet)

@@ -54,9 +54,9 @@ class Measurement:
     max_abs_err: float | None = None
     """Largest deviation from the reference, over all outputs; None if no output was compared."""
     reference_us: float | None = None
-    """Time of the fixed reference kernel, run just before and after: the machine's drift."""
+    """Time of the calibration kernel, run just before and after: the machine's drift."""
     calm_us: float | None = None
-    """Its time on the calm machine, as far as was known at that moment: see `records.cost`."""
+    """Its time on the quiet machine, as far as was known at that moment: see `records.cost`."""
     build_s: float = 0.0
     """Compilation and first launch; of candidates that shared a program, an equal share each."""
     run_s: float = 0.0
@@ -88,8 +88,8 @@ def succeeded(
 ) -> Measurement:
     """The measurement of a candidate that was right, with the median of its repeats.
 
-    Times in microseconds: at least one repeat's, the reference kernel's beside them (None: not
-    taken), and its calm time (None: this moment is all that is known of the machine). In seconds:
+    Times in microseconds: at least one repeat's, the calibration kernel's beside them (None: not
+    taken), and its quiet time (None: this moment is all that is known of the machine). In seconds:
     what building and running it took in all.
     """
     return Measurement(

@@ -8,7 +8,7 @@ from threading import get_native_id
 import pytest
 
 from retune.core.target import GENERIC_CPU
-from retune.device.measure.contention import MOST_REPEATS, Took, Waiting, calm_times, took
+from retune.device.measure.contention import MOST_REPEATS, Took, Waiting, took, undisturbed_times
 
 MS = 1_000_000
 """Nanoseconds, as the system counts."""
@@ -112,18 +112,18 @@ def in_turn(*given: tuple[float, bool]) -> tuple[Callable[[], Took], list[int]]:
 
 def test_disturbed_runs_are_replaced_by_calm_ones():
     run, calls = in_turn((9.0, True), (2.0, False), (3.0, False))
-    assert calm_times(run, 2) == [2.0, 3.0]
+    assert undisturbed_times(run, 2) == [2.0, 3.0]
     assert len(calls) == 3
 
 
 def test_calm_runs_before_count():
     run, calls = in_turn((2.0, False))
-    assert calm_times(run, 2, [Took(seconds=4.0)]) == [4.0, 2.0]
+    assert undisturbed_times(run, 2, [Took(seconds=4.0)]) == [4.0, 2.0]
     assert len(calls) == 1
 
 
 def test_where_all_are_disturbed_the_fastest_count():
     seconds = [float(9 - n) for n in range(MOST_REPEATS * 2)]
     run, calls = in_turn(*((each, True) for each in seconds))
-    assert calm_times(run, 2) == sorted(seconds)[:2]
+    assert undisturbed_times(run, 2) == sorted(seconds)[:2]
     assert len(calls) == MOST_REPEATS * 2

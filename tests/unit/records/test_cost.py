@@ -8,9 +8,9 @@ import pytest
 
 from retune.records.cost import (
     NOMINAL_US,
-    calm_level,
     drift,
     measured_costs,
+    quiet_level,
     recorded_costs,
     standard_errors,
 )
@@ -32,13 +32,13 @@ def taken(time_us: float, reference_us: float | None, calm_us: float | None = No
 
 def test_the_calm_level_is_that_of_most_moments_and_not_of_the_luckiest_or_slowest():
     usual = np.full(90, 100.0)
-    level = calm_level(np.concatenate([[50.0] * 5, usual, [300.0] * 5]))
+    level = quiet_level(np.concatenate([[50.0] * 5, usual, [300.0] * 5]))
     assert level == 100.0
 
 
 def test_the_calm_level_needs_a_time():
-    assert np.isnan(calm_level(np.array([]))) and np.isnan(calm_level(np.array([np.nan])))
-    assert calm_level(np.array([np.nan, 100.0])) == 100.0
+    assert np.isnan(quiet_level(np.array([]))) and np.isnan(quiet_level(np.array([np.nan])))
+    assert quiet_level(np.array([np.nan, 100.0])) == 100.0
 
 
 def test_a_cost_is_the_time_at_the_nominal_pace():
@@ -54,8 +54,8 @@ def test_machines_and_days_of_different_pace_compare():
 
 
 def test_a_slow_moment_is_made_up_for_by_little_more_than_the_calm_level():
-    calm, slow = taken(100.0, 100.0, 100.0), taken(126.0, 166.0, 100.0)
-    costs = measured_costs([calm, slow])[1]
+    quiet, slow = taken(100.0, 100.0, 100.0), taken(126.0, 166.0, 100.0)
+    costs = measured_costs([quiet, slow])[1]
     assert costs[1] / costs[0] == pytest.approx(1.26 / 1.15)
 
 
@@ -64,8 +64,8 @@ def test_a_failure_has_no_cost():
 
 
 def test_pace_is_time_over_cost():
-    reference, calm = np.array([100.0, 166.0, np.nan]), np.array([np.nan, 100.0, 100.0])
-    assert drift(reference, calm) == pytest.approx([0.1, 0.115, 1.0])
+    reference, quiet = np.array([100.0, 166.0, np.nan]), np.array([np.nan, 100.0, 100.0])
+    assert drift(reference, quiet) == pytest.approx([0.1, 0.115, 1.0])
 
 
 def test_the_error_of_a_median_follows_from_its_repeats():

@@ -14,7 +14,7 @@ HERE = {"device": DEVICE}
 def with_reference(
     item: TuningRecord, time_us: float, reference_us: float, calm_us: float = 100.0
 ) -> TuningRecord:
-    """The record with these times, taken at a moment with this calm level."""
+    """The record with these times, taken at a moment with this quiet level."""
     measurement = replace(
         item.measurement, median_us=time_us, reference_us=reference_us, calm_us=calm_us
     )
@@ -49,9 +49,9 @@ def test_best_removes_the_drift_of_the_machine(store: Path):
 
 
 def test_a_slow_moment_of_a_run_makes_nobody_the_best(store: Path):
-    calm = [with_reference(record(n), 100.0 + n, 100.0) for n in range(8)]
+    quiet = [with_reference(record(n), 100.0 + n, 100.0) for n in range(8)]
     slow_moment = with_reference(record(9), 126.0, 166.0)  # waits for memory: slower by less
-    RecordStore(store).append([*calm, slow_moment])
+    RecordStore(store).append([*quiet, slow_moment])
     found = top(RecordStore(store), "task-a", HERE, 9)
     assert [item.decisions[0] for item in found] == [*range(8), 9]
 

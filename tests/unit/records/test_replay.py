@@ -1,4 +1,4 @@
-"""A packed grid holds the calm outcomes of a store, and gives them back as they were."""
+"""A packed grid holds the quiet outcomes of a store, and gives them back as they were."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.recorded import calm_hashes, pack, read_replay
+from benchmarks.recorded import pack, quiet_hashes, read_replay
 from retune.core.errors import RecordError
 from retune.core.target import GENERIC_CPU
 from retune.records.schema import Measurement, Status, TuningRecord
@@ -56,13 +56,13 @@ def _store(folder: Path) -> RecordStore:
 
 
 def test_disturbed_measurements_and_timeouts_are_to_be_repeated(tmp_path: Path):
-    assert calm_hashes(_store(tmp_path), "task", GENERIC_CPU) == {"1", "2", "4"}
+    assert quiet_hashes(_store(tmp_path), "task", GENERIC_CPU) == {"1", "2", "4"}
 
 
 def test_a_lucky_reference_makes_no_disturbance_of_the_others(tmp_path: Path):
     store = RecordStore(tmp_path / "records")
     store.append([_record(str(n), 10.0, 100.0 if n else 80.0) for n in range(20)])
-    assert len(calm_hashes(store, "task", GENERIC_CPU)) == 20
+    assert len(quiet_hashes(store, "task", GENERIC_CPU)) == 20
 
 
 def test_a_packed_grid_is_read_back(tmp_path: Path):

@@ -39,7 +39,7 @@ _SLOWER = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Iterations:
-    """Times of some iterations of a network, and of the reference kernel around them."""
+    """Times of some iterations of a network, and of the calibration kernel around them."""
 
     seconds: np.ndarray
     """As `FinalistsRunner.times` gives them."""

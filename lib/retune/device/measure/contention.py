@@ -96,7 +96,9 @@ def took(run: Callable[[], float], spec: DeviceSpec, threads: Path = THREADS) ->
     return Took(seconds=own, disturbed=_share(each, wall) > NOTICEABLE)
 
 
-def calm_times(run: Callable[[], Took], count: int, taken: Sequence[Took] = ()) -> list[float]:
+def undisturbed_times(
+    run: Callable[[], Took], count: int, taken: Sequence[Took] = ()
+) -> list[float]:
     """Seconds of `count` runs, those `taken` before among them, in which nothing waited for cores.
 
     Where others keep disturbing, `run` is called up to twice as often, and the fastest are
@@ -105,8 +107,8 @@ def calm_times(run: Callable[[], Took], count: int, taken: Sequence[Took] = ()) 
     every = list(taken)
     while sum(not one.disturbed for one in every) < count and len(every) < MOST_REPEATS * count:
         every.append(run())
-    calm = [one.seconds for one in every if not one.disturbed]
-    return calm[:count] if len(calm) >= count else sorted(one.seconds for one in every)[:count]
+    quiet = [one.seconds for one in every if not one.disturbed]
+    return quiet[:count] if len(quiet) >= count else sorted(one.seconds for one in every)[:count]
 
 
 def _share(each: Sequence[Usage], seconds: float) -> float:

@@ -1,7 +1,7 @@
 """LocalRunner: measures candidates on a device of this machine, in processes that may die.
 
 A batch is built first (`building`: on several cores, a few candidates in one program), then each
-candidate runs alone: compared with the reference, timed, with the fixed reference kernel on either
+candidate runs alone: compared with the reference, timed, with the calibration kernel on either
 side. Whatever a candidate does to its process, the outcome is a row, and the batch goes on.
 
 On a CPU nothing else is done while a batch is measured: nothing is built, and the caller's own
@@ -46,7 +46,7 @@ from retune.device.measure.workload import (
 from retune.device.opencl.building import Builder, Built
 from retune.device.opencl.host import available_cores
 from retune.device.opencl.launch_cost import LaunchCost
-from retune.records.cost import calm_level, measured_costs
+from retune.records.cost import measured_costs, quiet_level
 from retune.records.schema import Measurement, failed, succeeded
 
 __all__ = ["LocalRunner", "MeasureOptions", "Runner", "Workload"]
@@ -91,7 +91,8 @@ class LocalRunner(DirectRunner):
         self._best_cost: dict[str, float] = {}
         """Least cost of each workload."""
         self._references: list[float] = []
-        """Every time of the reference kernel so far: what is known of the machine's calm level."""
+        """Every time of the calibration kernel so far: what is known of the machine's quiet
+        level."""
         self._kept: Journal | None = None
         self._opening = threading.Lock()
         self._turn = threading.Lock()
@@ -292,8 +293,8 @@ class LocalRunner(DirectRunner):
 
     @property
     def _calm_us(self) -> float | None:
-        """The reference kernel's time on the calm machine, as far as this runner knows it."""
-        return calm_level(np.array(self._references)) if self._references else None
+        """The calibration kernel's time on the quiet machine, as far as this runner knows it."""
+        return quiet_level(np.array(self._references)) if self._references else None
 
     def _provide(self, workload: Workload, slot: _Slot, options: MeasureOptions) -> Refused | None:
         """The measuring child has the workload and the program, even after a restart.
@@ -321,8 +322,9 @@ class LocalRunner(DirectRunner):
         return None
 
     def _time(self, key: str, deadline_s: float, options: MeasureOptions) -> Timed | Refused:
-        """Times from a moment in which the machine kept its speed, or from the calmest of a few."""
-        calmest: Timed | None = None
+        """Times from a moment in which the machine kept its speed, or from the quietest of a
+        few."""
+        quietest: Timed | None = None
         for _ in range(1 + options.disturbed_retries):
             request = Time(
                 options=options, best_cost=self._best_cost.get(key), calm_us=self._calm_us
@@ -331,12 +333,12 @@ class LocalRunner(DirectRunner):
             if isinstance(reply, Refused):
                 return reply
             assert isinstance(reply, Timed)
-            if calmest is None or disturbance(reply) < disturbance(calmest):
-                calmest = reply
+            if quietest is None or disturbance(reply) < disturbance(quietest):
+                quietest = reply
             if disturbance(reply) <= options.disturbed_ratio:
                 break
-        assert calmest is not None
-        return calmest
+        assert quietest is not None
+        return quietest
 
     def _note_best(self, key: str, result: Measurement) -> None:
         ((cost,),) = measured_costs([result])[1:]

@@ -51,13 +51,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Time:
-    """Time the job that was checked last, with the reference kernel before and after."""
+    """Time the job that was checked last, with the calibration kernel before and after."""
 
     options: MeasureOptions
     best_cost: float | None
     """Least cost (`records.cost`) of the workload so far."""
     calm_us: float | None
-    """The reference kernel's time on the calm machine, as far as it is known."""
+    """The calibration kernel's time on the quiet machine, as far as it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """Mean time of a call for each repeat, and the reference kernel's time on either side."""
+    """Mean time of a call for each repeat, and the calibration kernel's time on either side."""
 
     times_us: tuple[float, ...]
     before_us: float

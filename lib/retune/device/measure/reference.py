@@ -1,4 +1,4 @@
-"""The fixed reference kernel: register-only multiply-adds, timed beside every candidate.
+"""The calibration kernel: register-only multiply-adds, timed beside every candidate.
 
 Its time moves with the machine (clock, neighbours, heat) and with nothing else, so times taken
 hours apart are comparable after division by it.
@@ -8,7 +8,7 @@ import statistics
 from dataclasses import dataclass, replace
 
 from retune.core.dtypes import FLOAT32
-from retune.device.measure.contention import Took, calm_times, took
+from retune.device.measure.contention import Took, took, undisturbed_times
 from retune.device.opencl.runtime import Device
 
 _CHAINS = 12
@@ -33,7 +33,7 @@ classes of devices run what a GPU runs."""
 
 
 class Reference:
-    """The reference kernel, built for one device, with vectors of so many floats.
+    """The calibration kernel, built for one device, with vectors of so many floats.
 
     By default they are as in all records, whose times would not compare otherwise: 16 on a CPU,
     where the accumulators fit registers of 512 bits and no others.
@@ -62,12 +62,12 @@ class Reference:
         self._device.time([self._launch])
 
     def time_us(self) -> float:
-        """Median microseconds of a few runs, right now; see `calm_times`."""
+        """Median microseconds of a few runs, right now; see `undisturbed_times`."""
 
         def call() -> Took:
             return took(lambda: self._device.time([self._launch]), self._device.spec)
 
-        return 1e6 * statistics.median(calm_times(call, self._runs))
+        return 1e6 * statistics.median(undisturbed_times(call, self._runs))
 
     def gflops(self) -> float:
         """The multiply-add ceiling of all cores right now, in 1e9 operations a second."""

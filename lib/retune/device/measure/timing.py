@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 
 from retune.codegen.source import ProgramSource
-from retune.device.measure.contention import MOST_REPEATS, Took, calm_times
+from retune.device.measure.contention import MOST_REPEATS, Took, undisturbed_times
 from retune.device.measure.messages import Timed
 from retune.device.measure.workload import MeasureOptions
 from retune.records.cost import drift
@@ -45,7 +45,7 @@ def time_repeats(
 
     The first repeat's calls are doubled or more until it lasts min_repeat_ms; the count stays. A
     candidate far slower than `best_us` is let go after one repeat. Repeats that others disturb are
-    made again, see `calm_times`.
+    made again, see `undisturbed_times`.
     """
     number = 1 if options.cache_flush else options.number
     least_s = 0.0 if options.cache_flush else options.min_repeat_ms * 1e-3
@@ -62,15 +62,15 @@ def time_repeats(
     first_us = 1e6 * first.seconds / number
     if best_us and options.give_up_factor and first_us > options.give_up_factor * best_us:
         return (first_us,)
-    return tuple(1e6 * s / number for s in calm_times(repeat, options.repeat, [first]))
+    return tuple(1e6 * s / number for s in undisturbed_times(repeat, options.repeat, [first]))
 
 
 def present_us(cost: float | None, reference_us: float, calm_us: float | None) -> float | None:
     """The time that a candidate of this cost (`records.cost`) takes with the present drift."""
     if cost is None:
         return None
-    calm = np.nan if calm_us is None else calm_us
-    return cost * float(drift(np.array(reference_us), np.array(calm)))
+    quiet = np.nan if calm_us is None else calm_us
+    return cost * float(drift(np.array(reference_us), np.array(quiet)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -126,7 +126,7 @@ class SimulatedRunner(DirectRunner):
         offending: frozenset[str],
         options: MeasureOptions,
     ) -> Measurement:
-        """A right result, and its repeats; the board's reference kernel knows its speed alone."""
+        """A right result, and its repeats; the board's calibration kernel knows its speed alone."""
         board = self._board
         time_us = slower * sum(program_times_us(source.runs, board, offending))
         rng = np.random.default_rng(int(source.key[:_SEED_DIGITS], 16))

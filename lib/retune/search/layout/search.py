@@ -296,6 +296,6 @@ def _blocked_layouts(io: IOLayouts) -> set[ActivationLayout]:
 
 
 def _drift(calm_us: np.ndarray) -> float:
-    """Time over cost on the calm machine; 1 where that is not known."""
+    """Time over cost on the quiet machine; 1 where that is not known."""
     known = calm_us[calm_us > 0]
     return float(np.median(known)) / NOMINAL_US if len(known) else 1.0

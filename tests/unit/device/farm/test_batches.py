@@ -219,7 +219,7 @@ def test_an_accelerator_takes_no_kernels():
     ],
 )  # fmt: skip
 def test_numbers_that_no_measurement_has_are_refused(field: str, value: str):
-    """Costs follow from the reference kernel's time: one that is made up would win every race."""
+    """Costs follow from the calibration kernel's time: one that is made up would win every race."""
     body = pack_rows([ROW], Vitals(clock_mhz=1000.0, temperature_c=50.0))
     changed = re.sub(rf'"{field}": [^,\n]+', f'"{field}": {value}', body)
     assert changed != body
