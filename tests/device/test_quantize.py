@@ -14,7 +14,7 @@ from retune.frontend.onnx.importer import import_model
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import Layout
-from retune.graph.quantize.arithmetic import Codes, added, rescaled
+from retune.graph.quantize.arithmetic import QuantParams, added, rescaled
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import POWER2, QuantizeSettings
 from tests.external.on_device import compile_graph
@@ -108,12 +108,13 @@ def test_sums_of_all_sizes_become_the_codes_of_numpy(dtype: DType, factors: list
     """Extremes, halves between codes, and what the limits of 16 and of eight bits cut off."""
     zero, channels = (128 if dtype == UINT8 else -3), 32
     scale = np.resize(factors, channels if len(factors) > 1 else 1)
-    own, other = Codes(scale=1.0, zero=zero, dtype=dtype), Codes(scale=0.7, zero=5, dtype=UINT8)
+    own = QuantParams(scale=1.0, zero=zero, dtype=dtype)
+    other = QuantParams(scale=0.7, zero=5, dtype=UINT8)
     build = GraphBuilder("rescaling")
     total = build.input("total", TensorType((1, 600, channels), INT32))
     data = build.input("data", TensorType((1, 600, channels), UINT8))
     codes = rescaled(build, total, scale, own, own.limits, np.linspace(-30, 30, len(scale)))
-    out = Codes(scale=1.3, zero=zero, dtype=dtype)
+    out = QuantParams(scale=1.3, zero=zero, dtype=dtype)
     made = build.finish([codes, added(build, [(codes, own), (data, other)], out, out.limits)])
     rng = np.random.default_rng(3)
     edges = (np.arange(-300, 300)[:, None] + 0.5) / np.resize(scale, channels)

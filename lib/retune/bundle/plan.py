@@ -43,8 +43,8 @@ LABELS_NOTE = "labels"
 """JSON: output -> the strings that its numbers are, or that its columns are for; there where the
 model returns strings or maps (`proto.labels`)."""
 INTEGERS_NOTE = "integers"
-"""There where parts of the network compute with codes, by a recipe or as its file has them: numpy's
-integers are then the same, and other runtimes round elsewhere."""
+"""There where parts of the network compute with quantized values, by a recipe or as its file has
+them: numpy's integers are then the same, and other runtimes round elsewhere."""
 ROWS_NOTE = "rows"
 """There where products round rows to int8 while the network runs, and onnxruntime does not."""
 LARGEST_ERROR_NOTE = "largest_error"

@@ -1,7 +1,7 @@
 """Reads whose indices other reads say: elements of a table, one for each lane.
 
 Where a register, or each lane's own read, says what to read, the indices are computed together, as
-a vector with a name, and each lane reads from its own. Tables of 256 bytes, as functions of codes
+a vector with a name, and each lane reads from its own. Tables of 256 bytes, as functions of bytes
 have them, are read by whole vectors: some processors hold all of one in a few registers.
 """
 
@@ -61,7 +61,7 @@ def looked_up(load: Load, memory: Memory, indices: Value) -> Value:
 
 
 def _is_table(buffer: Buffer) -> bool:
-    """Whether it has an element of a byte for each byte, as functions of codes do."""
+    """Whether it has an element of a byte for each byte, as functions of bytes do."""
     bytes_of_all = elements(buffer) * buffer.dtype.itemsize == elements(buffer) == TABLE_BYTES
     return bytes_of_all and buffer.scope == "constant"
 

@@ -164,7 +164,7 @@ class LayerQuality:
     decibels: float
     """Signal-to-noise ratio of its sums."""
     saturation: float = 0.0
-    """Part of the activations that it reads that lies outside the range of their codes."""
+    """Part of the activations that it reads that lies outside their quantized range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -330,7 +330,7 @@ def _over_rows(around: _Surroundings, first: Node) -> list[Node]:
 def _laid_out(around: _Surroundings, nodes: Sequence[Node]) -> list[Node]:
     """The pads and transposes behind element-wise nodes that read the network's inputs alone.
 
-    An image comes so into the codes, the channels and the order that a network computes with: by
+    An image comes so into the type, the channels and the order that a network computes with: by
     one kernel where launches are dear.
     """
     graph, uses, moves = around.graph, around.uses, around.moves

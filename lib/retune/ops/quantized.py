@@ -15,7 +15,7 @@ For bytes a and b, and int32 multipliers of each of which 255 times the sum is a
 
     y = (a * multiplier_a + b * multiplier_b + offset) >> shift
 
-A function of bytes is a table of 256 elements: that of the lowest code first.
+A function of bytes is a table of 256 elements: the one of the lowest value first.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ from retune.ops.registry import Attrs, OpCall, integer, op, present
 from retune.ops.shapes import common_shape, require
 
 RESCALING = ("requantize", "add_codes", "lookup_codes")
-"""The ops of this file: where they are, a network computes with codes."""
+"""The ops of this file: where they are, a network computes with quantized values."""
 LIMIT = 2**15
 """Of the shifted sum in magnitude, before it is multiplied."""
 
@@ -84,22 +84,22 @@ def add_codes(c: OpCall) -> Tensor:
 
 
 def _infer_lookup(types: Sequence[TensorType | None], _: Attrs) -> tuple[TensorType, ...]:
-    codes, table = present(types), present(types, 1)
+    values, table = present(types), present(types, 1)
     require(
-        codes.dtype in BYTES and table.shape == (256,),
-        lambda: f"lookup_codes of {codes} in {table}: expected bytes, and a table of 256 elements",
+        values.dtype in BYTES and table.shape == (256,),
+        lambda: f"lookup_codes of {values} in {table}: expected bytes, and a table of 256 elements",
     )
-    return (TensorType(codes.shape, table.dtype),)
+    return (TensorType(values.shape, table.dtype),)
 
 
 @op("lookup_codes", kind="table", infer=_infer_lookup)
 def lookup_codes(c: OpCall) -> Tensor:
-    """T_lookup_codes(i...) = table[codes(i...) - least]."""
-    codes, table = c.inputs
-    least = codes.dtype.limits[0]
+    """T_lookup_codes(i...) = table[values(i...) - least]."""
+    values, table = c.inputs
+    least = values.dtype.limits[0]
 
     def body(*i: Expr) -> Expr:
-        index = cast(codes[i], INT32)
+        index = cast(values[i], INT32)
         return table[(index - least if least else index,)]
 
     return c.stage(body)

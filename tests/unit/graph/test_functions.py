@@ -7,7 +7,7 @@ from retune.core.dtypes import TensorType
 from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.quantize.annotate import annotate
-from retune.graph.quantize.arithmetic import Codes
+from retune.graph.quantize.arithmetic import QuantParams
 from retune.graph.quantize.functions import Finder, table
 from retune.graph.quantize.recipe import quantize
 from retune.graph.quantize.settings import QuantizeSettings
@@ -49,7 +49,7 @@ def test_all_nodes_of_one_value_are_one_function(write, count):
 @pytest.mark.parametrize("dtype", ["uint8", "int8"])
 def test_a_table_holds_what_the_function_makes_of_each_code(write, dtype):
     graph = graph_of(write)
-    codes = Codes(scale=0.03, zero=100 if dtype == "uint8" else 0, dtype=dtype)
+    codes = QuantParams(scale=0.03, zero=100 if dtype == "uint8" else 0, dtype=dtype)
     made = table(graph.nodes, "x", graph.constants, codes)
     numbers = np.resize((np.arange(256) + codes.limits[0] - codes.zero) * 0.03, (8, *SHAPE))
     expected = [run_graph(graph, {"x": x.astype(np.float32)})[graph.outputs[0]] for x in numbers]

@@ -15,7 +15,7 @@ from retune.graph.graph import Graph, GraphBuilder
 from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.annotate import annotate, means_over_sizes
 from retune.graph.quantize.arithmetic import (
-    Codes,
+    QuantParams,
     common_point,
     fixed_point,
     rescaled,
@@ -199,8 +199,8 @@ def test_activations_and_gates_stay_in_integers(settings):
     graph, data = squeezing()
     made = quantize(graph, data, settings)
     floats = [n.op for n in made.nodes if made.types[n.outputs[0]].dtype == "float32"]
-    coding, scores = ["quotient", "round", "add", "clip"], ["cast", "multiply", "identity"]
-    assert floats == [*coding, *scores]
+    quantization, scores = ["quotient", "round", "add", "clip"], ["cast", "multiply", "identity"]
+    assert floats == [*quantization, *scores]
     assert sum(n.op == "lookup_codes" for n in made.nodes) == 9
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (graph, made))
@@ -219,8 +219,8 @@ def test_moves_and_resizing_stay_in_integers(network, ops, settings):
     graph, data = network()
     made = quantize(graph, data, settings)
     floats = [n.op for n in made.nodes if made.types[n.outputs[0]].dtype == "float32"]
-    coding, scores = ["quotient", "round", "add", "clip"], ["cast", "multiply", "identity"]
-    assert floats == [*coding, *scores]
+    quantization, scores = ["quotient", "round", "add", "clip"], ["cast", "multiply", "identity"]
+    assert floats == [*quantization, *scores]
     assert ops <= {n.op for n in made.nodes}
     one = {name: array[:1] for name, array in data.items()}
     expected, found = (run_graph(g, one)[graph.outputs[0]] for g in (graph, made))
@@ -328,7 +328,7 @@ def test_a_cut_range_is_within_the_whole_range():
 @pytest.mark.parametrize("factor", [0.3, 1 / 3, 2.0**-7, 1.7, 3e-5, 300.0])
 @pytest.mark.parametrize("zero", [0, 3])
 def test_rescaling_is_the_product_to_fifteen_bits(factor, zero):
-    codes = Codes(scale=1.0, zero=zero, dtype="uint8")
+    codes = QuantParams(scale=1.0, zero=zero, dtype="uint8")
     reach = 2**31 - 1
     total = np.unique(np.rint(np.linspace(-300 / factor, 300 / factor, 4001))).astype(np.int32)
     total = np.concatenate([total, np.asarray([-reach - 1, -reach, reach - 1, reach], np.int32)])
@@ -342,7 +342,7 @@ def test_rescaling_is_the_product_to_fifteen_bits(factor, zero):
 
 def test_sums_of_which_one_is_beyond_all_codes_are_rescaled_to_the_limits():
     """As where what was nearly the same number in all samples has codes: no reason to refuse it."""
-    build, codes = GraphBuilder("one"), Codes(scale=1.0, zero=7, dtype="uint8")
+    build, codes = GraphBuilder("one"), QuantParams(scale=1.0, zero=7, dtype="uint8")
     x = build.constant("x", np.asarray([-(2**30), -1, 0, 1, 2**30], np.int32))
     y = rescaled(build, x, np.asarray(1e9), codes, codes.limits)
     (found,) = run_graph(build.finish([y]), {}).values()
@@ -352,7 +352,7 @@ def test_sums_of_which_one_is_beyond_all_codes_are_rescaled_to_the_limits():
 
 
 def test_a_factor_with_a_sign_does_not_say_that_it_has_none():
-    codes = Codes(scale=1.0, zero=3, dtype="int8")
+    codes = QuantParams(scale=1.0, zero=3, dtype="int8")
     total = np.arange(-900, 900, dtype=np.int32)
     for factors, bits in (([0.3], 15), ([-0.3], None)):
         build = GraphBuilder("one")

@@ -26,7 +26,7 @@ from retune.bundle.verify.examination import (
 from retune.bundle.verify.oracles import (
     BySizes,
     Oracle,
-    is_coded,
+    is_quantized,
     oracle_of,
     rounding_of,
     rounds_rows,
@@ -128,7 +128,7 @@ class Judged:
     def rounding(self) -> Rounding | None:
         """What rounding does to the network; None where it is compared by parts alone, that no
         rounding goes through."""
-        rounds = is_coded(self.plan, self.network) or rounds_rows(self.plan, self.network)
+        rounds = is_quantized(self.plan, self.network) or rounds_rows(self.plan, self.network)
         if self.parts is not None and rounds and self.parts.role != "confirming":
             return None
         return rounding_of(self.plan, self.network, self.spec, self.oracle)
@@ -163,7 +163,7 @@ def _parts(module: Module, network: Original, graphs: BySizes[Graph] | None) -> 
     if graphs is None:
         return None
     graph = graphs.at(network)
-    if is_coded(module.plan, network):
+    if is_quantized(module.plan, network):
         simulated = bool(module.plan.simulated_s)
         return _packed_parts(module, graph) if simulated else _quantized_parts(module, graph)
     if module.plan.hosts:

@@ -75,12 +75,12 @@ def oracle_of(plan: NetworkPlan, network: Original, spec: DeviceSpec) -> Oracle:
     to int8 where onnxruntime does not (`ROWS_NOTE`) is compared with numpy's meaning of it. The
     oracle takes inputs of any sizes of the plan.
     """
-    coded, rows = is_coded(plan, network), rounds_rows(plan, network)
-    alone = not (coded or plan.hosts or not has_onnxruntime())
+    quantized, rows = is_quantized(plan, network), rounds_rows(plan, network)
+    alone = not (quantized or plan.hosts or not has_onnxruntime())
     counts = not (alone or rows) and any(each.counted for each in plan.sizes)
     graphs = BySizes(network, lambda own: _graph_of(own, spec, counts=counts))
     opened = partial(graphs.at, network)
-    if coded or rows:
+    if quantized or rows:
         oracle = numpy_peer(opened())
     else:
         oracle = open_reference(network.onnx, opened, shapes=network.shapes)
@@ -98,7 +98,7 @@ def rounding_of(
     they follow from sums of floats. Sums that onnxruntime cuts off without its optimisations are no
     excuse either: where a network may have some, it is not run so.
     """
-    if is_coded(plan, network) and not rounds_sums(_graph_of(network, spec)):
+    if is_quantized(plan, network) and not rounds_sums(_graph_of(network, spec)):
         return None
     exact = unoptimised_is_exact(read_flags())
 
@@ -127,14 +127,14 @@ def rounding_of(
     return lambda inputs: roundings(inputs)(inputs)
 
 
-def is_coded(plan: NetworkPlan, network: Original) -> bool:
+def is_quantized(plan: NetworkPlan, network: Original) -> bool:
     """Whether it has to compute what numpy makes of integers; notes of older bundles do not say."""
     return (network.integers and INTEGERS_NOTE in plan.notes) or bool(network.recipe)
 
 
 def rounds_rows(plan: NetworkPlan, network: Original) -> bool:
     """Whether it is compared with a numpy meaning that rounds rows to int8 as the bundle does."""
-    return network.integers and ROWS_NOTE in plan.notes and not is_coded(plan, network)
+    return network.integers and ROWS_NOTE in plan.notes and not is_quantized(plan, network)
 
 
 def multiplies_bytes(graph: Graph) -> bool:

@@ -1,9 +1,9 @@
 """A network with an accelerator's part against numpy's meaning of it, part by part.
 
 Read `packed_parts`. Before the packed part a device computes with floats, whose last bits follow
-the order of its sums; where such a number lies between two codes, it may get the one or the other,
+the order of its sums; where such a number lies between two quantized values, it may become either,
 and integers carry that on. So each part is judged by what it really read: what the accelerator
-makes has to be numpy's, bit by bit; what it reads of the device may be a code off in a few
+makes has to be numpy's, bit by bit; what it reads of the device may be one step off in a few
 elements; and what the device makes of the accelerator's results is compared as usual.
 """
 
@@ -19,7 +19,7 @@ from retune.graph.graph import Graph
 from retune.ops import lookup
 
 _FEW = 1e-3
-"""Part of the codes that may be one off: far more than rounding makes of any network."""
+"""Part of the quantized values that may be one off: far more than rounding makes of any network."""
 
 
 def packed_parts(module: Module, graph: Graph) -> Parts:
@@ -61,7 +61,7 @@ def _compared(
 
 
 def _near(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """What the array is compared with: itself, where few codes are one off from the expected."""
+    """What the array is compared with: itself, where few elements are one off from the expected."""
     if got.shape != expected.shape:
         return expected
     apart = np.abs(got.astype(np.int64) - expected.astype(np.int64))

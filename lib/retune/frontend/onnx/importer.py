@@ -68,7 +68,7 @@ def import_model(
     pairs = take_pairs(in_pairs(model, folder), folder)
     if pairs is not None:
         floats = _import(pairs.model, shapes, values or {}, folder, name, counts)
-        lost = pairs.codes.keys() - floats.types.keys()
+        lost = pairs.params.keys() - floats.types.keys()
         made = None if lost else realize_given(floats, pairs.given)
         if made is not None:
             return made

@@ -1,8 +1,8 @@
 """Models that are quantized already: what QuantizeLinear and DequantizeLinear say, taken out.
 
 Such a model (the QDQ form of onnxruntime, PyTorch and NNCF) is a float model with a pair of both
-around each value that has codes, and a DequantizeLinear behind each constant. `take_pairs` gives
-the float model, the codes of its values, and the integers behind its constants. Pairs that it
+around each quantized value, and a DequantizeLinear behind each constant. `take_pairs` gives
+the float model, the parameters of its values, and the integers behind its constants. Pairs that it
 cannot take stay where they are, and mean what they say.
 """
 
@@ -18,8 +18,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from retune.core.dtypes import INT8, INT32, UINT8, DType, dtype_of
-from retune.graph.quantize.arithmetic import Codes, signed_bytes
-from retune.graph.quantize.given import GivenCodes, GivenWeights
+from retune.graph.quantize.arithmetic import QuantParams, signed_bytes
+from retune.graph.quantize.given import GivenQuantization, GivenWeights
 from retune.ops import Array
 from retune.proto.file import initializer_names, initializers, integer_attribute
 from retune.proto.scope import bodies_of
@@ -29,7 +29,7 @@ _BYTES = (UINT8, INT8)
 _LEAST_READ = 2
 """Data and a scale."""
 _UINT8 = np.dtype(np.uint8)
-"""The type of codes where nothing says it."""
+"""The type of quantized values where nothing says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +37,18 @@ class Pairs:
     """A model without its pairs, and what they said."""
 
     model: onnx.ModelProto
-    codes: Mapping[str, Codes]
-    """Value of the model -> its codes."""
+    params: Mapping[str, QuantParams]
+    """Value of the model -> its parameters."""
     weights: GivenWeights
     sources: Mapping[str, str]
     """Value of the model -> the integers, of a type of their own, that it is made of."""
     outputs: Mapping[str, tuple[str, DType]]
-    """Output of the model, in floats here -> the output that is its codes, and its type."""
+    """Output of the model, in floats here -> the quantized output, and its type."""
 
     @property
-    def given(self) -> GivenCodes:
+    def given(self) -> GivenQuantization:
         """What realizing the network needs of it."""
-        return GivenCodes(self.codes, self.weights, self.sources, self.outputs)
+        return GivenQuantization(self.params, self.weights, self.sources, self.outputs)
 
 
 def take_pairs(model: onnx.ModelProto, folder: Path) -> Pairs | None:
@@ -64,9 +64,9 @@ def take_pairs(model: onnx.ModelProto, folder: Path) -> Pairs | None:
         return None  # importing them says what is missing
     found = _Taking(graph, folder)
     found.take()
-    if not found.codes:
+    if not found.params:
         return None
-    return Pairs(found.without(model), found.codes, found.weights, found.sources, found.coded)
+    return Pairs(found.without(model), found.params, found.weights, found.sources, found.quantized)
 
 
 @dataclass(slots=True)
@@ -75,22 +75,22 @@ class _Taking:
 
     graph: onnx.GraphProto
     folder: Path
-    codes: dict[str, Codes] = field(default_factory=dict[str, Codes])
+    params: dict[str, QuantParams] = field(default_factory=dict[str, QuantParams])
     weights: GivenWeights = field(default_factory=GivenWeights)
     floats: dict[str, Array] = field(default_factory=dict[str, Array])
     """Constants that nodes made of integers."""
     renamed: dict[str, str] = field(default_factory=dict[str, str])
     """What a node read -> what it reads instead."""
     sources: dict[str, str] = field(default_factory=dict[str, str])
-    coded: dict[str, tuple[str, DType]] = field(default_factory=dict[str, tuple[str, DType]])
-    """Value whose codes are an output -> that output, and its type."""
+    quantized: dict[str, tuple[str, DType]] = field(default_factory=dict[str, tuple[str, DType]])
+    """Value that is an output, quantized -> that output, and its type."""
     gone: set[str] = field(default_factory=set[str])
     """Outputs of nodes that are not there any more."""
     known: dict[str, Array] = field(init=False)
     readers: Counter[str] = field(init=False)
     outputs: set[str] = field(init=False)
     computed: set[str] = field(init=False)
-    decoded: set[str] = field(init=False)
+    dequantized: set[str] = field(init=False)
     quantizers: dict[str, list[onnx.NodeProto]] = field(init=False)
     """Those of each value."""
     transposed: dict[str, int] = field(init=False)
@@ -106,7 +106,7 @@ class _Taking:
                 self.known[node.output[0]] = numpy_helper.to_array(value)
         self.readers = Counter(value for node in nodes for value in node.input)
         self.computed = {value for node in nodes for value in node.output}
-        self.decoded = {v for n in nodes if n.op_type == _DEQUANTIZE for v in n.output}
+        self.dequantized = {v for n in nodes if n.op_type == _DEQUANTIZE for v in n.output}
         self.outputs = {entry.name for entry in self.graph.output}
         self.transposed = {
             node.input[1]: integer_attribute(node, "group", 1)
@@ -155,84 +155,89 @@ class _Taking:
         limits = np.iinfo(zero.dtype)
         self.known[node.output[0]] = np.clip(shifted, limits.min, limits.max).astype(zero.dtype)
 
-    def constant(self, node: onnx.NodeProto, codes: Array) -> None:
+    def constant(self, node: onnx.NodeProto, values: Array) -> None:
         """The node's output becomes a constant of floats."""
         scale, zero = self.scale_of(node)
-        if scale is None or codes.dtype.name not in (*_BYTES, INT32):
+        if scale is None or values.dtype.name not in (*_BYTES, INT32):
             return
         if zero.size not in (1, scale.size):
             return
-        axis, column = _axis(node, codes), _along(node, codes, scale)
+        axis, column = _axis(node, values), _along(node, values, scale)
         if column is None:
             return
         scale, zero = scale.reshape(column), zero.reshape(column if zero.size > 1 else ())
-        whole = codes.astype(np.int64) - zero
+        whole = values.astype(np.int64) - zero
         self.floats[node.output[0]] = (whole * scale.astype(np.float64)).astype(np.float32)
         self.gone.add(node.output[0])
-        if codes.dtype.name in _BYTES and codes.size:
+        if values.dtype.name in _BYTES and values.size:
             made, along = self.floats[node.output[0]], axis if scale.size > 1 else None
             groups = self.transposed.get(node.output[0], 0)
-            self.weights.add(made, signed_bytes(codes, zero), scale, along, groups)
+            self.weights.add(made, signed_bytes(values, zero), scale, along, groups)
 
     def pair(self, quantizer: onnx.NodeProto | None, nodes: list[onnx.NodeProto]) -> None:
-        """What some nodes make of the codes that the quantizer, or anything else, makes.
+        """What some nodes make of the quantized values that the quantizer, or anything else, makes.
 
-        A node without a zero point reads codes of whatever type they are.
+        A node without a zero point reads quantized values of whatever type they are.
         """
         usual = self.type_of(quantizer) if quantizer is not None else None
         if usual is None and not all(map(_is_typed, nodes)):
             return
-        found = {self.codes_of(node, usual or _UINT8) for node in (nodes or [quantizer]) if node}
-        codes = next(iter(found))
-        if len(found) > 1 or codes is None:
+        found = {self.params_of(node, usual or _UINT8) for node in (nodes or [quantizer]) if node}
+        params = next(iter(found))
+        if len(found) > 1 or params is None:
             return
-        if quantizer is None or self.codes_of(quantizer) != codes or not self.is_coded(quantizer):
-            self.codes.update((node.output[0], codes) for node in nodes)
+        if (
+            quantizer is None
+            or self.params_of(quantizer) != params
+            or not self.is_quantized(quantizer)
+        ):
+            self.params.update((node.output[0], params) for node in nodes)
             self.sources.update((node.output[0], node.input[0]) for node in nodes)
             return
         value, made = quantizer.input[0], quantizer.output[0]
-        self.codes[value] = codes
+        self.params[value] = params
         if self.readers[made] == len(nodes) and self.is_left(quantizer):
             self.gone.add(made)
         for node in nodes:
             self.gone.add(node.output[0])
             self.renamed[node.output[0]] = value
 
-    def is_coded(self, quantizer: onnx.NodeProto) -> bool:
-        """Whether nobody reads what is coded but quantizers to the same codes.
+    def is_quantized(self, quantizer: onnx.NodeProto) -> bool:
+        """Whether nobody reads what is quantized but quantizers by the same parameters.
 
-        Whoever else reads the codes may as well make them of what they stand for. What a pair makes
-        has codes already: coding it again is what the quantizer says.
+        Whoever else reads the quantized values may as well make them of what they stand for. What a
+        pair makes is quantized already: quantizing it again is what the quantizer says.
         """
-        value, codes = quantizer.input[0], self.codes_of(quantizer)
-        twins = [n for n in self.quantizers.get(value, ()) if self.codes_of(n) == codes]
-        others = self.outputs | self.known.keys() | self.decoded
+        value, params = quantizer.input[0], self.params_of(quantizer)
+        twins = [n for n in self.quantizers.get(value, ()) if self.params_of(n) == params]
+        others = self.outputs | self.known.keys() | self.dequantized
         return self.readers[value] == len(twins) and value not in others
 
     def is_left(self, quantizer: onnx.NodeProto) -> bool:
-        """Whether the graph can do without the codes; an output is made of its value's."""
+        """Whether the graph can do without the quantized value; an output is made of its
+        value's."""
         value, made = quantizer.input[0], quantizer.output[0]
         if made not in self.outputs:
             return True
-        if value in self.coded or value not in self.computed:
+        if value in self.quantized or value not in self.computed:
             return False
-        self.coded[value] = made, dtype_of(self.scale_of(quantizer)[1])
+        self.quantized[value] = made, dtype_of(self.scale_of(quantizer)[1])
         return True
 
     def type_of(self, quantizer: onnx.NodeProto) -> np.dtype[Any] | None:
-        """The type of the codes that it makes; None where that is not known here."""
+        """The type of the quantized values that it makes; None where that is not known here."""
         if _is_typed(quantizer):
             zero = self.known.get(quantizer.input[2])
             return zero.dtype if zero is not None else None
         return _UINT8 if _is_plain(quantizer) else None
 
-    def codes_of(self, node: onnx.NodeProto, usual: np.dtype[Any] = _UINT8) -> Codes | None:
+    def params_of(self, node: onnx.NodeProto, usual: np.dtype[Any] = _UINT8) -> QuantParams | None:
         """The eight bits of a node of one scale for all; None for others.
 
-        `usual` is the type of the codes where no zero point says it.
+        `usual` is the type of the quantized values where no zero point says it.
 
-        Signed codes stand for the same numbers as unsigned ones with another zero point, and these
-        are what more instructions multiply with signed weights.
+        Signed quantized values stand for the same numbers as unsigned ones with another zero point,
+        and these are what more instructions multiply with signed weights.
         """
         scale, zero = self.scale_of(node, usual)
         if not _is_plain(node) or scale is None or scale.size != 1 or zero.size != 1:
@@ -240,7 +245,7 @@ class _Taking:
         if zero.dtype.name not in _BYTES or not 0 < float(scale.flat[0]) < inf:
             return None
         shift = 128 if zero.dtype == np.int8 else 0
-        return Codes(scale=float(scale.flat[0]), zero=int(zero.flat[0]) + shift, dtype=UINT8)
+        return QuantParams(scale=float(scale.flat[0]), zero=int(zero.flat[0]) + shift, dtype=UINT8)
 
     def scale_of(
         self, node: onnx.NodeProto, usual: np.dtype[Any] = _UINT8
@@ -266,7 +271,7 @@ class _Taking:
             for old, value in self.renamed.items()
             if old in self.outputs
         ]
-        for value, (output, _) in self.coded.items():
+        for value, (output, _) in self.quantized.items():
             (entry,) = (entry for entry in graph.output if entry.name == output)
             entry.name, entry.type.tensor_type.elem_type = value, onnx.TensorProto.FLOAT
         copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
@@ -300,5 +305,5 @@ def _is_plain(node: onnx.NodeProto) -> bool:
 
 
 def _is_typed(node: onnx.NodeProto) -> bool:
-    """Whether a zero point says of which type the codes are."""
+    """Whether a zero point says of which type the quantized values are."""
     return len(node.input) > 2 and bool(node.input[2])

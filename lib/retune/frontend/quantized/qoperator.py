@@ -26,9 +26,9 @@ MOVES = (
     *("MaxPool", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Resize", "Split"),
     *("Gather", "Slice", "Pad", "Expand", "Tile", "Identity", "DepthToSpace", "SpaceToDepth"),
 )
-"""Operators that make of codes other codes for the same scale."""
+"""Operators whose results have the scale of their quantized inputs."""
 _CHOICES = ("ArgMax", "ArgMin")
-"""Operators for which codes are as good as what they stand for."""
+"""Operators that may read quantized values as they are."""
 _NEW_SOFTMAX = 13
 """The opset from which Softmax is along one axis; before, of all axes from one on."""
 
@@ -42,8 +42,8 @@ _LEAST_READ: Mapping[str, int] = {
 _AXES_ARE_INPUTS = 18
 """The opset from which ReduceMean reads its axes."""
 
-_Coded = tuple[str, str, str]
-"""The names of codes, of their scale and of their zero point ('' for none)."""
+_Quantized = tuple[str, str, str]
+"""The names of quantized values, of their scale and of their zero point ('' for none)."""
 
 
 def in_pairs(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
@@ -72,7 +72,7 @@ def in_pairs(model: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
 
 
 class _Writer:
-    """The new graph's nodes, and which of its values are codes of what."""
+    """The new graph's nodes, and which of its values are quantized, and how."""
 
     def __init__(self, model: onnx.ModelProto, folder: Path) -> None:
         self._model = model
@@ -93,35 +93,37 @@ class _Writer:
         self._taken |= {entry.name for entry in (*graph.input, *graph.initializer)}
         self._nodes: list[onnx.NodeProto] = []
         self._stored: list[onnx.TensorProto] = []
-        self._coded: dict[str, tuple[str, str]] = {}
+        self._quantized: dict[str, tuple[str, str]] = {}
         self._read: dict[tuple[str, ...], str] = {}
 
     def copy(self, node: onnx.NodeProto) -> None:
-        """The node as it is; one that moves codes moves what they stand for."""
+        """The node as it is; one that moves quantized values moves their floats."""
         if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
             self.known[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
         if node.op_type == "QuantizeLinear":
-            self._code(node.output[0], node.input[1], node.input[2] if node.input[2:] else "")
-        coded = self._coded.get(node.input[0]) if node.input and not node.domain else None
-        if coded is None or any(bodies_of(node)):
+            self._quantized_value(
+                node.output[0], node.input[1], node.input[2] if node.input[2:] else ""
+            )
+        quantized = self._quantized.get(node.input[0]) if node.input and not node.domain else None
+        if quantized is None or any(bodies_of(node)):
             self._nodes.append(node)
         elif node.op_type in MOVES:
-            self._moved(node, *coded)
+            self._moved(node, *quantized)
         elif node.op_type in _CHOICES:
-            data = self.read((node.input[0], *coded))
+            data = self.read((node.input[0], *quantized))
             self.add(node.op_type, [data], node.output, node.attribute, node.name)
         else:
             self._nodes.append(node)
 
-    def read(self, coded: _Coded, axis: int | None = None) -> str:
-        """What the codes stand for; scales may be those of an axis."""
-        key = (*coded, str(axis))
+    def read(self, quantized: _Quantized, axis: int | None = None) -> str:
+        """The value, dequantized; scales may be those of an axis."""
+        key = (*quantized, str(axis))
         if key not in self._read:
-            codes, scale, zero = coded
-            made = self._fresh(f"{codes}.read")
+            values, scale, zero = quantized
+            made = self._fresh(f"{values}.read")
             node = helper.make_node(
                 "DequantizeLinear",
-                [codes, scale, *([zero] if zero else [])],
+                [values, scale, *([zero] if zero else [])],
                 [made],
                 f"{self.label}.read",
             )
@@ -136,10 +138,10 @@ class _Writer:
         op: str,
         inputs: Sequence[str],
         attributes: Iterable[onnx.AttributeProto],
-        made: _Coded,
+        made: _Quantized,
         name: str,
     ) -> None:
-        """The operator, and what it makes in codes."""
+        """The operator, and its quantized result."""
         value = self._fresh(f"{made[0]}.value")
         self.add(op, inputs, [value], attributes, name)
         self._quantize(value, made)
@@ -157,18 +159,18 @@ class _Writer:
         node.attribute.extend(attributes)
         self._nodes.append(node)
 
-    def transposed(self, coded: _Coded, perm: Sequence[int]) -> _Coded:
+    def transposed(self, quantized: _Quantized, perm: Sequence[int]) -> _Quantized:
         """The quantized values with their dimensions in that order."""
-        made = self._fresh(f"{coded[0]}.transposed")
-        self.transpose(coded[0], made, perm)
-        return made, *coded[1:]
+        made = self._fresh(f"{quantized[0]}.transposed")
+        self.transpose(quantized[0], made, perm)
+        return made, *quantized[1:]
 
     def transpose(self, source: str, made: str, perm: Sequence[int]) -> None:
         """One value is the other with its dimensions in that order."""
         name = f"{self.label}.transpose"
         self.copy(helper.make_node("Transpose", [source], [made], name, perm=list(perm)))
 
-    def fresh_output(self, made: _Coded) -> _Coded:
+    def fresh_output(self, made: _Quantized) -> _Quantized:
         """Quantized values of the same scale and zero point under another name."""
         return self._fresh(f"{made[0]}.first"), *made[1:]
 
@@ -201,34 +203,34 @@ class _Writer:
         return made
 
     def _moved(self, node: onnx.NodeProto, scale: str, zero: str) -> None:
-        """The move between pairs of the same codes."""
+        """The move between pairs of the same parameters."""
         inputs = [self.read((node.input[0], scale, zero)), *node.input[1:]]
         if node.op_type == "Pad" and not any(a.s not in (b"", b"constant") for a in node.attribute):
             inputs += [""] * (3 - len(inputs))  # there is no such Pad before opset 11
-            around = inputs[2] or self._zero_code(zero)
+            around = inputs[2] or self._zero_value(zero)
             inputs[2] = self.read((around, scale, zero))
         first = 1 if node.op_type == "MaxPool" else len(node.output)
-        coded = [v for v in node.output[:first] if v]
-        values = {v: self._fresh(f"{v}.value") for v in coded}
+        quantized = [v for v in node.output[:first] if v]
+        values = {v: self._fresh(f"{v}.value") for v in quantized}
         outputs = [values.get(v, v) for v in node.output]
         self.add(node.op_type, inputs, outputs, node.attribute, node.name)
         for output, value in values.items():
             self._quantize(value, (output, scale, zero))
 
-    def _zero_code(self, zero: str) -> str:
-        """The code 0, which an operator on integers takes where none is stated."""
+    def _zero_value(self, zero: str) -> str:
+        """The quantized value 0, which an operator on integers takes where none is stated."""
         dtype = self.known[zero].dtype if zero in self.known else np.dtype(np.uint8)
         return self.stored("zero code", np.zeros((), dtype))
 
-    def _quantize(self, value: str, made: _Coded) -> None:
+    def _quantize(self, value: str, made: _Quantized) -> None:
         output, scale, zero = made
         inputs = [value, scale, *([zero] if zero else [])]
         self.add("QuantizeLinear", inputs, [output], name=f"{self.label}.write")
-        self._code(output, scale, zero)
+        self._quantized_value(output, scale, zero)
 
-    def _code(self, output: str, scale: str, zero: str) -> None:
+    def _quantized_value(self, output: str, scale: str, zero: str) -> None:
         if self.is_single(scale, zero):
-            self._coded[output] = (scale, zero)
+            self._quantized[output] = (scale, zero)
 
     def _fresh(self, name: str) -> str:
         found, count = name, 0
@@ -254,14 +256,14 @@ def _rule(op: str, *domains: str) -> Callable[[Rule], Rule]:
     return wrap
 
 
-def _coded(node: onnx.NodeProto, first: int) -> _Coded:
-    """Codes, scale and zero point, three inputs from the first on."""
+def _quantized(node: onnx.NodeProto, first: int) -> _Quantized:
+    """Quantized value, scale and zero point, three inputs from the first on."""
     names = [*node.input, *[""] * 3][first : first + 3]
     return names[0], names[1], names[2]
 
 
-def _made(node: onnx.NodeProto, first: int) -> _Coded:
-    """The codes that it makes; scale and zero point are two inputs from the first on."""
+def _made(node: onnx.NodeProto, first: int) -> _Quantized:
+    """The quantized result; scale and zero point are two inputs from the first on."""
     scale, zero = [*node.input, *[""] * 3][first : first + 2]
     return node.output[0], scale, zero
 
@@ -273,7 +275,7 @@ def _attributes(node: onnx.NodeProto, *without: str) -> list[onnx.AttributeProto
 @_rule("QLinearConv", "", MICROSOFT)
 def _conv(node: onnx.NodeProto, to: _Writer) -> bool:
     """The scale of the kernel is one, or one for each output channel."""
-    data, kernel = _coded(node, 0), _coded(node, 3)
+    data, kernel = _quantized(node, 0), _quantized(node, 3)
     scale = _product(to, data[1], kernel[1], label_of(node))
     rank = len(to.shapes.get(kernel[0], ()))
     if scale is None or (integer_attribute(node, "channels_last", 0) and not rank):
@@ -286,10 +288,10 @@ def _conv(node: onnx.NodeProto, to: _Writer) -> bool:
 
 
 def _over_channels(
-    node: onnx.NodeProto, to: _Writer, call: tuple[str, list[str]], made: _Coded, rank: int
+    node: onnx.NodeProto, to: _Writer, call: tuple[str, list[str]], made: _Quantized, rank: int
 ) -> None:
     """The operator with inputs after its data; with channels_last both are transposed."""
-    (op, more), data = call, _coded(node, 0)
+    (op, more), data = call, _quantized(node, 0)
     attributes = _attributes(node, "channels_last")
     if not integer_attribute(node, "channels_last", 0):
         to.write(op, [to.read(data), *more], attributes, made, node.name)
@@ -303,7 +305,7 @@ def _over_channels(
 @_rule("QLinearMatMul", "", MICROSOFT)
 def _matmul(node: onnx.NodeProto, to: _Writer) -> bool:
     """The scale of the right matrix is one, or one for each of its columns."""
-    left, right = _coded(node, 0), _coded(node, 3)
+    left, right = _quantized(node, 0), _quantized(node, 3)
     axis = _axis(to, right, -1)
     if axis is None or not to.is_single(*left[1:]):
         return False
@@ -314,14 +316,14 @@ def _matmul(node: onnx.NodeProto, to: _Writer) -> bool:
 @_rule("QGemm", MICROSOFT)
 def _gemm(node: onnx.NodeProto, to: _Writer) -> bool:
     """alpha (A B + C), the sum in integers; without a scale for the output it is in floats."""
-    left, right = _coded(node, 0), _coded(node, 3)
+    left, right = _quantized(node, 0), _quantized(node, 3)
     alpha = next((a.f for a in node.attribute if a.name == "alpha"), 1.0)
     scale = _product(to, left[1], right[1], label_of(node), alpha)
     axis = _axis(to, right, 0 if integer_attribute(node, "transB", 0) else -1)
-    bias, made = _coded(node, 6)[0], _made(node, 7)
+    bias, made = _quantized(node, 6)[0], _made(node, 7)
     columns = to.shapes.get(bias, ())
     spread = scale is not None and columns[-1:] == (1,) and to.known[scale].size > 1
-    if scale is None or axis is None or spread:  # no pair says one code for scales of all columns
+    if scale is None or axis is None or spread:  # no pair has one element for all columns' scales
         return False
     inputs = [to.read(left), to.read(right, axis)]
     if bias:
@@ -334,19 +336,20 @@ def _gemm(node: onnx.NodeProto, to: _Writer) -> bool:
 
 
 def _product(to: _Writer, left: str, right: str, label: str, alpha: float = 1.0) -> str | None:
-    """The scale of products of codes, in which biases are; None where it is not known."""
+    """The scale of products of quantized values, in which biases are; None where it is not
+    known."""
     if left not in to.known or right not in to.known or to.known[left].size != 1:
         return None
     scale = to.known[left].reshape(()) * to.known[right] * np.float32(alpha)
     return to.stored(f"{label}.bias scale", scale.reshape(-1) if scale.size > 1 else scale)
 
 
-def _axis(to: _Writer, coded: _Coded, axis: int) -> int | None:
+def _axis(to: _Writer, quantized: _Quantized, axis: int) -> int | None:
     """Where a matrix's scales are along, from the front; None for scales that no pair can have."""
-    codes, scale, zero = coded
+    values, scale, zero = quantized
     if to.is_single(scale, zero):
         return 0
-    shape = to.shapes.get(codes)
+    shape = to.shapes.get(values)
     return None if shape is None or scale not in to.known else axis % len(shape)
 
 
@@ -368,7 +371,7 @@ def _binary(op: str) -> Rule:
     """Operators of two values: those, each with scale and zero point, those of what it makes."""
 
     def rule(node: onnx.NodeProto, to: _Writer) -> bool:
-        inputs = [to.read(_coded(node, 0)), to.read(_coded(node, 3))]
+        inputs = [to.read(_quantized(node, 0)), to.read(_quantized(node, 3))]
         to.write(op, inputs, (), _made(node, 6), node.name)
         return True
 
@@ -384,7 +387,7 @@ RULES.update({(MICROSOFT, f"QLinear{op}"): _binary(op) for op in ("Add", "Mul")}
 @_rule("QLinearReduceMean", MICROSOFT)
 def _mean(node: onnx.NodeProto, to: _Writer) -> bool:
     """Axes are an attribute there, and an input of ReduceMean from opset 18 on."""
-    inputs, attributes = [to.read(_coded(node, 0))], _attributes(node)
+    inputs, attributes = [to.read(_quantized(node, 0))], _attributes(node)
     axes = next((a.ints for a in node.attribute if a.name == "axes"), None)
     if axes is not None and to.opset >= _AXES_ARE_INPUTS:
         attributes = _attributes(node, "axes")
@@ -399,7 +402,7 @@ def _softmax(node: onnx.NodeProto, to: _Writer) -> bool:
     stated = integer_attribute(node, "opset", to.opset)
     if (stated < _NEW_SOFTMAX) != (to.opset < _NEW_SOFTMAX):
         return False
-    inputs = [to.read(_coded(node, 0))]
+    inputs = [to.read(_quantized(node, 0))]
     to.write("Softmax", inputs, _attributes(node, "opset"), _made(node, 3), node.name)
     return True
 
@@ -407,14 +410,14 @@ def _softmax(node: onnx.NodeProto, to: _Writer) -> bool:
 @_rule("QLinearConcat", MICROSOFT)
 def _concat(node: onnx.NodeProto, to: _Writer) -> bool:
     """The scale and zero point of what it makes come first."""
-    inputs = [to.read(_coded(node, first)) for first in range(2, len(node.input), 3)]
+    inputs = [to.read(_quantized(node, first)) for first in range(2, len(node.input), 3)]
     to.write("Concat", inputs, node.attribute, _made(node, 0), node.name)
     return True
 
 
 @_rule("QLinearWhere", MICROSOFT)
 def _where(node: onnx.NodeProto, to: _Writer) -> bool:
-    inputs = [node.input[0], to.read(_coded(node, 1)), to.read(_coded(node, 4))]
+    inputs = [node.input[0], to.read(_quantized(node, 1)), to.read(_quantized(node, 4))]
     to.write("Where", inputs, (), _made(node, 7), node.name)
     return True
 

@@ -7,8 +7,9 @@ much in size), and `depth_to_space` lays the phases side by side:
 
     o + begin = s * m + r      ->      y[o] = sum over t of w[r + s * t] * x[m - t]
 
-Kernels are rearranged by ops of the graph: they fold where the kernel is constant. Codes are moved
-rather than sums: what follows the sums by channel, up to the rescaling, is done for each phase.
+Kernels are rearranged by ops of the graph: they fold where the kernel is constant. Quantized values
+are moved rather than sums: what follows the sums by channel, up to the rescaling, is done for each
+phase.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,8 @@ _WORTH_APART = 1.5
 
 
 def lower_transposed(graph: Graph) -> Graph:
-    """conv_transpose(x, w) -> depth_to_space(conv(x, w by phases)), codes before they are moved."""
+    """conv_transpose(x, w) -> depth_to_space(conv(x, w by phases)), quantized values before they
+    are moved."""
     return rebuild(rebuild(graph, _lowered), _codes_before_moving)
 
 

@@ -22,7 +22,7 @@ MOVES = (
     *("max_pool2d", "max_pool3d", "global_max_pool", "reshape", "transpose", "concat"),
     *("slice", "gather", "repeat", "extend", "pad", "depth_to_space"),
 )
-"""Ops that make nothing but what they read; or zeros, which have a code."""
+"""Ops that make nothing but what they read; or zeros, which are quantized exactly."""
 MEANS = ("global_avg_pool", "reduce_mean", "avg_pool2d", "resample")
 """Ops that make sums of what they read, times numbers that the network knows."""
 WITH_TABLES = ("gather", "resample")
@@ -32,7 +32,7 @@ ACTIVATIONS = ("relu", "clip")
 
 Kind = Literal["layer", "sum", "product", "mean", "move", "scale", "table", "limit"]
 CODED = ("sum", "product", "move", "table", "limit")
-"""Kinds of regions that are worth it for their codes alone."""
+"""Kinds of regions that are worth it for what they quantize alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class QuantizedRegion:
 
     Sums of products, of two operands, or of what a mean or weights are of; products of two values;
     moves; a product with a constant, as a batch norm is that follows no layer; limits, where what
-    is limited has codes already; or any function of one value, element by element.
+    is limited is quantized already; or any function of one value, element by element.
     """
 
     kind: Kind
@@ -67,7 +67,7 @@ class QuantizedRegion:
 
     @property
     def limiter(self) -> Node | None:
-        """The activation that says between which codes its value is."""
+        """The activation that limits its quantized value."""
         return self.node if self.kind == "limit" else self.limit
 
 
@@ -83,8 +83,8 @@ class Annotation:
 def annotate(graph: Graph, settings: QuantizeSettings, apart: Collection[str] = ()) -> Annotation:
     """The parts of a channels-first graph without batch norms that can be in integers.
 
-    Regions end at values that are `apart`: those have codes of their own, whoever makes them. None
-    has a node whose output is to be skipped: who names the end of a layer means all of it.
+    Regions end at values that are `apart`: those are quantized on their own, whoever makes them.
+    None has a node whose output is to be skipped: who names the end of a layer means all of it.
     """
     skipped = _skipped(graph, settings)
     regions = _regions(graph, settings, apart, skipped)
@@ -154,7 +154,7 @@ def _region(
 def _pools_for(
     graph: Graph, uses: Mapping[str, tuple[Node, ...]], node: Node, skipped: Container[str]
 ) -> bool:
-    """Whether the node takes maxima of floats for a layer that will read their codes."""
+    """Whether the node takes maxima of floats for a layer that will read them quantized."""
     if node.op != "max_pool2d" or graph.types[node.outputs[0]].dtype != FLOAT32:
         return False
     readers = uses.get(node.outputs[0], ())
@@ -164,9 +164,10 @@ def _pools_for(
 def _needed(
     regions: Mapping[str, QuantizedRegion], apart: Container[str]
 ) -> dict[str, QuantizedRegion]:
-    """The regions without tables, limits and products that no region reads, if they have no codes.
+    """The regions without tables, limits and products that no region reads, if they are not
+    quantized.
 
-    Floats would read these, who may as well compute them: of sums, and not of codes.
+    Floats would read these, who may as well compute them: of sums, and not of quantized values.
     """
     kept: dict[str, QuantizedRegion] = {}
     read: set[str] = set()

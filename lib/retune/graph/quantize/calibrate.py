@@ -23,7 +23,7 @@ _STEP = 16
 """Bins from one candidate for the largest magnitude to the next."""
 _SMALLEST = 2.0**-110
 """The largest magnitude of a range that is not all zeros: devices may take a float below 2**-126
-for zero, such as the step from one code or bin to the next."""
+for zero, such as the step from one bin to the next."""
 
 
 @dataclass(frozen=True, slots=True)

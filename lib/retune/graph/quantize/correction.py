@@ -14,19 +14,20 @@ import numpy as np
 from retune.graph.evaluate import run_parts
 from retune.graph.graph import Graph
 from retune.graph.quantize.annotate import Annotation, QuantizedRegion
-from retune.graph.quantize.arithmetic import bias_codes
+from retune.graph.quantize.arithmetic import quantized_bias
 from retune.graph.quantize.calibrate import parts_of, values_over
-from retune.graph.quantize.realize import Coding, realized
+from retune.graph.quantize.realize import Quantization, realized
 from retune.ops import Array
 
 _PARTS = 32
 """Of the samples, at most: they run together, so that all are in memory."""
 _MOST_SHIFT = 2**30
-"""Of sums, in magnitude: as much as biases have; more only where codes reach none of the values."""
+"""Of sums, in magnitude: as much as biases have; more only where the limits exclude all of the
+values."""
 
 
 def corrections(
-    graph: Graph, annotation: Annotation, coding: Coding, data: Mapping[str, Array]
+    graph: Graph, annotation: Annotation, quantization: Quantization, data: Mapping[str, Array]
 ) -> dict[str, Array]:
     """What to add to the bias of each layer, by its first node's output. float64 [channels]
 
@@ -35,7 +36,7 @@ def corrections(
     """
     layers = [r for r in annotation.regions.values() if r.kind == "layer" and _fits(graph, r)]
     parts = list(islice(parts_of(graph, data), _PARTS))
-    made = realized(graph, annotation, coding)
+    made = realized(graph, annotation, quantization)
     wanted = _float_means(graph, layers, parts)
     layer_of = {made.sums[layer.output].total: layer for layer in layers}
     found: dict[str, Array] = {}
@@ -49,10 +50,10 @@ def corrections(
         column = (-1, *[1] * (weight.ndim - 2))
         mean = np.mean([_by_channel(array, weight) for array in arrays], axis=0)
         found[name] = wanted[name] - mean * np.broadcast_to(scale.reshape(-1), mean.shape)
-        _, bias = coding.layer(graph, layer)
-        # As it is going to be coded: the rounded sum, which is not the sum of what is rounded.
-        corrected = bias_codes(bias.astype(np.float64) + found[name].reshape(column), scale)
-        shift = corrected - bias_codes(bias, scale)
+        _, bias = quantization.layer(graph, layer)
+        # As it is going to be quantized: the rounded sum, which is not the sum of what is rounded.
+        corrected = quantized_bias(bias.astype(np.float64) + found[name].reshape(column), scale)
+        shift = corrected - quantized_bias(bias, scale)
         shift = np.clip(shift, -_MOST_SHIFT, _MOST_SHIFT).astype(np.int32)
         return [array + shift for array in arrays]
 

@@ -1,4 +1,4 @@
-"""Functions of one value, element by element, as tables of what they make of each code.
+"""Functions of one value, element by element, as tables of 256 elements.
 
 Read `Finder.follow` and `table`. An activation is one such function however it is written: x *
 sigmoid(x) is two nodes, and one table.
@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 
 from retune.graph.graph import Graph, Node
-from retune.graph.quantize.arithmetic import Codes
+from retune.graph.quantize.arithmetic import QuantParams
 from retune.ops import Array, lookup
 
 _LINEAR = ("add", "multiply")
@@ -26,8 +26,8 @@ class Finder:
     def follow(self, first: Node, value: str) -> tuple[Node, ...]:
         """The most nodes from `first` on that are one function of the value, in order.
 
-        Only what the last makes is read by others, or has codes of its own (`apart`). None for sums
-        and products with constants alone.
+        Only what the last makes is read by others, or is quantized on its own (`apart`). None for
+        sums and products with constants alone.
         """
         inside, taken, whole = {value}, list[Node](), 0
         waiting = [first]
@@ -63,14 +63,16 @@ class Finder:
         return not self._graph.ends.intersection(inner) and all(read)
 
 
-def table(nodes: Sequence[Node], value: str, constants: Mapping[str, Array], codes: Codes) -> Array:
-    """What the nodes make of each code of the value, that of the lowest first. float32 [256]
+def table(
+    nodes: Sequence[Node], value: str, constants: Mapping[str, Array], params: QuantParams
+) -> Array:
+    """What the nodes make of each quantized value, the lowest first. float32 [256]
 
     Where the function is not defined it is 0: the float network has no number there either.
     """
-    low, high = codes.limits
-    whole = np.arange(low, high + 1, dtype=np.int32) - np.int32(codes.zero)
-    known = {value: whole.astype(np.float32) * np.float32(codes.scale)}
+    low, high = params.limits
+    whole = np.arange(low, high + 1, dtype=np.int32) - np.int32(params.zero)
+    known = {value: whole.astype(np.float32) * np.float32(params.scale)}
     for node in nodes:
         read = [known[v] if v in known else constants[v].reshape(-1) for v in node.inputs]
         (known[node.outputs[0]],) = lookup(node.op).reference(read, node.attrs)

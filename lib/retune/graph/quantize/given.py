@@ -1,7 +1,7 @@
-"""Networks whose codes are given, by whoever quantized them: nothing is calibrated.
+"""Networks that come quantized: their parameters are given, and nothing is calibrated.
 
 Read `realize_given`: the regions are those of any network, as far as all that they read and make
-has codes, and the layers' weights are the given integers.
+has quantized values, and the layers' weights are the given integers.
 """
 
 from collections import Counter
@@ -23,8 +23,8 @@ from retune.graph.quantize.annotate import (
     QuantizedRegion,
     annotate,
 )
-from retune.graph.quantize.arithmetic import CodedWeight, Codes
-from retune.graph.quantize.realize import Coding, realize
+from retune.graph.quantize.arithmetic import QuantizedWeight, QuantParams
+from retune.graph.quantize.realize import Quantization, realize
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.ops import Array
 from retune.ops.registry import number
@@ -34,7 +34,7 @@ from retune.ops.registry import number
 class GivenWeights:
     """Integers by the floats that they stand for, as an importer turns and renames constants."""
 
-    known: dict[str, CodedWeight] = field(default_factory=dict[str, CodedWeight])
+    known: dict[str, QuantizedWeight] = field(default_factory=dict[str, QuantizedWeight])
 
     def add(
         self,
@@ -44,54 +44,55 @@ class GivenWeights:
         axis: int | None,
         groups: int = 0,
     ) -> None:
-        """Remembers codes and their rest with a scale for each element along an axis, or for all.
+        """Remembers values and their rest with a scale for each element along an axis, or for all.
 
         As they are; matrices turned as well, whose output channels are then along the other axis;
         and kernels of one dimension as those of images of height 1. Those of a transposed
         convolution in so many groups, if there are any, as the graph has them.
         """
-        codes, rest = whole
+        values, rest = whole
         if groups and floats.ndim > 2 and floats.shape[0] % groups == 0 and axis in (None, 1):
-            floats, codes = (_transposed_kernel(array, groups) for array in (floats, codes))
+            floats, values = (_transposed_kernel(array, groups) for array in (floats, values))
             scale, rest = (
                 np.tile(a.reshape(-1), groups) if a.size > 1 else a for a in (scale, rest)
             )
             axis = None if axis is None else 0
-        for made, turned, along in _turns(floats, codes, axis):
+        for made, turned, along in _turns(floats, values, axis):
             if made.ndim and along in (None, 0):
                 scales = np.broadcast_to(scale.reshape(-1).astype(np.float64), made.shape[:1])
                 kept = np.ascontiguousarray(turned)
                 less = np.broadcast_to(rest.reshape(-1), made.shape[:1]) if np.any(rest) else rest
-                self.known[_key(made)] = CodedWeight(kept, scales, less)
+                self.known[_key(made)] = QuantizedWeight(kept, scales, less)
 
-    def find(self, floats: Array) -> CodedWeight | None:
+    def find(self, floats: Array) -> QuantizedWeight | None:
         """The integers that stand for these floats."""
         return self.known.get(_key(floats))
 
 
 @dataclass(frozen=True, slots=True)
-class GivenCodes:
-    """The codes of values by their names, and of weights by their contents."""
+class GivenQuantization:
+    """Quantization parameters of values by their names, and weights by their contents."""
 
-    values: Mapping[str, Codes]
+    values: Mapping[str, QuantParams]
     weights: GivenWeights
     sources: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Value -> integers that are its codes, but for the type that they have."""
+    """Value -> the integers that quantize it, but for the type that they have."""
     outputs: Mapping[str, tuple[str, DType]] = field(default_factory=dict[str, tuple[str, DType]])
-    """Output that is wanted as its codes -> their name and type."""
+    """Output that is wanted quantized -> the name and type of its integers."""
 
 
-def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
-    """The channels-first float graph in integers where codes are given; None if no layer is.
+def realize_given(graph: Graph, given: GivenQuantization) -> Graph | None:
+    """The channels-first float graph in integers where its quantization is given; None if no layer
+    is.
 
-    Every value with codes is rounded to them, whoever reads it, as the pairs said that were there.
+    Every quantized value is rounded, whoever reads it, as the pairs said that were there.
     """
     graph = absorb_names(graph, _alone(graph, given))
     values = _without_limited(graph, _spread(graph, given.values))
     found: dict[str, QuantizedRegion] = {}
-    weights: dict[str, CodedWeight] = {}
-    coding = Coding(
-        codes=values,
+    weights: dict[str, QuantizedWeight] = {}
+    quantization = Quantization(
+        params=values,
         settings=QuantizeSettings(),
         weights=weights,
         binding=True,
@@ -99,24 +100,24 @@ def realize_given(graph: Graph, given: GivenCodes) -> Graph | None:
         outputs=given.outputs,
     )
     for name, region in annotate(graph, QuantizeSettings(), values).regions.items():
-        codes = _weight(graph, region, given)
-        if not values.keys() >= {*region.reads} or (region.kind == "layer" and codes is None):
+        made = _weight(graph, region, given)
+        if not values.keys() >= {*region.reads} or (region.kind == "layer" and made is None):
             continue
         if region.kind in CODED and region.output not in values:
             continue
-        if codes is not None:
+        if made is not None:
             weight = region.node.inputs[1]
-            if not replace(coding, weights={weight: codes}).in_32_bits(graph, region):
+            if not replace(quantization, weights={weight: made}).in_32_bits(graph, region):
                 continue  # as where a channel of zeros has a bias, or no scale
-            weights[weight] = codes
+            weights[weight] = made
         found[name] = region
     if not weights:
         return None
-    return realize(graph, Annotation(regions=found, scales={}), coding)
+    return realize(graph, Annotation(regions=found, scales={}), quantization)
 
 
-def _spread(graph: Graph, values: Mapping[str, Codes]) -> dict[str, Codes]:
-    """The codes, also of what moves make of values with codes, or make those of.
+def _spread(graph: Graph, values: Mapping[str, QuantParams]) -> dict[str, QuantParams]:
+    """The parameters, also of what moves make of quantized values, or make quantized values of.
 
     An importer adds such moves, as to images of height 1 and back; they neither know nor change
     what the elements stand for.
@@ -125,22 +126,22 @@ def _spread(graph: Graph, values: Mapping[str, Codes]) -> dict[str, Codes]:
     readers = Counter(value for node in graph.nodes for value in node.inputs)
     made = {value for node in graph.nodes for value in node.outputs} - graph.ends
     for node in reversed(graph.nodes):
-        codes, source = found.get(node.outputs[0]), node.inputs[0] if node.inputs else ""
-        if node.op == "reshape" and codes and source in made and readers[source] == 1:
-            found.setdefault(source, codes)
+        params, source = found.get(node.outputs[0]), node.inputs[0] if node.inputs else ""
+        if node.op == "reshape" and params and source in made and readers[source] == 1:
+            found.setdefault(source, params)
     for node in graph.nodes:
         data = node.inputs[:1] if node.op in WITH_TABLES else node.inputs
-        codes = {found.get(value) for value in data}
+        params = {found.get(value) for value in data}
         others = node.op == "pad" and number(node.attrs, "value")
-        if node.op in MOVES and not others and len(codes) == 1 and (one := next(iter(codes))):
+        if node.op in MOVES and not others and len(params) == 1 and (one := next(iter(params))):
             found.setdefault(node.outputs[0], one)
     return found
 
 
-def _without_limited(graph: Graph, values: Mapping[str, Codes]) -> dict[str, Codes]:
-    """The codes without those of what only an activation reads whose output has the same ones.
+def _without_limited(graph: Graph, values: Mapping[str, QuantParams]) -> dict[str, QuantParams]:
+    """The parameters without those of what only an activation reads whose output has the same.
 
-    The limits of the codes are those of the activation then: rounding before it changes nothing.
+    The limits are those of the activation then: rounding before it changes nothing.
     """
     readers = Counter(value for node in graph.nodes for value in node.inputs)
     limited = {
@@ -151,17 +152,19 @@ def _without_limited(graph: Graph, values: Mapping[str, Codes]) -> dict[str, Cod
         and node.inputs[0] not in graph.ends
         and values.get(node.inputs[0]) == values.get(node.outputs[0])
     }
-    return {value: codes for value, codes in values.items() if value not in limited}
+    return {value: params for value, params in values.items() if value not in limited}
 
 
-def _alone(graph: Graph, given: GivenCodes) -> set[str]:
-    """Names with codes of values that have no other readers under another name."""
+def _alone(graph: Graph, given: GivenQuantization) -> set[str]:
+    """Names of quantized values that have no other readers under another name."""
     readers = Counter(value for node in graph.nodes for value in node.inputs)
     nodes = [n for n in graph.nodes if n.op == "identity" and readers[n.inputs[0]] == 1]
     return {n.outputs[0] for n in nodes} & given.values.keys()
 
 
-def _weight(graph: Graph, region: QuantizedRegion, given: GivenCodes) -> CodedWeight | None:
+def _weight(
+    graph: Graph, region: QuantizedRegion, given: GivenQuantization
+) -> QuantizedWeight | None:
     """The layer's integers; none where channels come in groups whose sums a rest would need."""
     if region.kind != "layer":
         return None
@@ -171,13 +174,13 @@ def _weight(graph: Graph, region: QuantizedRegion, given: GivenCodes) -> CodedWe
 
 
 def _turns(
-    floats: Array, codes: Array, axis: int | None
+    floats: Array, values: Array, axis: int | None
 ) -> Iterator[tuple[Array, Array, int | None]]:
-    yield floats, codes, axis
+    yield floats, values, axis
     if floats.ndim == 2:
-        yield floats.T, codes.T, None if axis is None else 1 - axis
+        yield floats.T, values.T, None if axis is None else 1 - axis
     if floats.ndim == 3:
-        yield floats[:, :, None], codes[:, :, None], axis
+        yield floats[:, :, None], values[:, :, None], axis
 
 
 def _transposed_kernel(array: Array, groups: int) -> Array:

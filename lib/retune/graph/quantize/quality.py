@@ -12,7 +12,7 @@ from retune.graph.evaluate import run_graph
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.annotate import QuantizedRegion, annotate
-from retune.graph.quantize.arithmetic import Codes, coded_weight, codes_of
+from retune.graph.quantize.arithmetic import QuantParams, params_of, quantized_weight
 from retune.graph.quantize.calibrate import calibrate, parts_of, values_over
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.graph.quantize.skips import check_skips
@@ -28,8 +28,8 @@ def layer_noise(
     """The noise of each convolution and dense layer that computes with integers, in their order.
 
     Ranges are calibrated on `ranges_from`; noise and saturation are those over `data`. Noise is of
-    the codes of what a layer reads and of its weights; biases, and the rounding of what it makes,
-    are left to those that read it. Raises: InputError, as `quantize` does.
+    the quantization of what a layer reads and of its weights; biases, and the rounding of what it
+    makes, are left to those that read it. Raises: InputError, as `quantize` does.
     """
     written, graph = graph, optimise(graph, "NCHW", whole=True)
     check_skips(written, graph, settings)
@@ -37,8 +37,8 @@ def layer_noise(
     ranges = calibrate(graph, annotation.scales, ranges_from, settings)
     layers = [region for region in annotation.regions.values() if region.kind == "layer"]
     stands = {r.reads[0]: annotation.scales[r.reads[0]] for r in layers}
-    codes = {value: codes_of(ranges[root], settings) for value, root in stands.items()}
-    meters = [_Meter(graph, layer, codes[layer.reads[0]], settings) for layer in layers]
+    params = {value: params_of(ranges[root], settings) for value, root in stands.items()}
+    meters = [_Meter(graph, layer, params[layer.reads[0]], settings) for layer in layers]
     for value, array in values_over(graph, stands, parts_of(graph, data)) if layers else ():
         for meter in meters:
             if meter.reads == value:
@@ -73,13 +73,13 @@ class _Meter:
     """Sums over samples for one layer."""
 
     def __init__(
-        self, graph: Graph, layer: QuantizedRegion, codes: Codes, settings: QuantizeSettings
+        self, graph: Graph, layer: QuantizedRegion, params: QuantParams, settings: QuantizeSettings
     ) -> None:
         self.reads = layer.reads[0]
-        self._layer, self._codes = layer, codes
+        self._layer, self._params = layer, params
         self._weight = graph.constants[layer.node.inputs[1]]
-        made = coded_weight(self._weight, settings, least=np.zeros(1))
-        integers, scales = made.codes, made.scales
+        made = quantized_weight(self._weight, settings, least=np.zeros(1))
+        integers, scales = made.values, made.scales
         column = scales.reshape(-1, *[1] * (self._weight.ndim - 1))
         self._rounded = (integers * column).astype(np.float32)
         self._signal = self._noise = 0.0
@@ -87,11 +87,11 @@ class _Meter:
 
     def measure(self, array: Array) -> None:
         """Adds what the layer makes of these activations."""
-        low, high = self._codes.limits
-        integers = np.rint(array.astype(np.float64) / self._codes.scale) + self._codes.zero
+        low, high = self._params.limits
+        integers = np.rint(array.astype(np.float64) / self._params.scale) + self._params.zero
         self._outside += int(np.count_nonzero((integers < low) | (integers > high)))
         self._seen += array.size
-        inside = (np.clip(integers, low, high) - self._codes.zero) * self._codes.scale
+        inside = (np.clip(integers, low, high) - self._params.zero) * self._params.scale
         exact = self._product(array, self._weight)
         error = self._product(inside.astype(np.float32), self._rounded) - exact
         self._signal += float(np.sum(exact**2))

@@ -10,11 +10,11 @@ from retune.core.errors import RecordError
 from retune.graph.graph import Graph
 from retune.graph.passes.pipeline import optimise
 from retune.graph.quantize.annotate import Annotation, annotate
-from retune.graph.quantize.arithmetic import codes_of
+from retune.graph.quantize.arithmetic import params_of
 from retune.graph.quantize.calibrate import ValueRange, calibrate
 from retune.graph.quantize.correction import corrections
 from retune.graph.quantize.export import qdq_model
-from retune.graph.quantize.realize import Coding, realize
+from retune.graph.quantize.realize import Quantization, realize
 from retune.graph.quantize.settings import QuantizeSettings
 from retune.graph.quantize.skips import check_skips
 from retune.ops import Array
@@ -44,7 +44,7 @@ def calibrated(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettin
     recipe = Recipe(settings=settings, ranges=ranges)
     if not settings.bias_correction:
         return recipe
-    errors = corrections(*_coded(graph, recipe), data)
+    errors = corrections(*_quantized(graph, recipe), data)
     kept = tuple((name, tuple(map(_short, array))) for name, array in errors.items())
     return replace(recipe, corrections=kept)
 
@@ -55,7 +55,7 @@ def quantized(graph: Graph, recipe: Recipe) -> Graph:
     Inputs and outputs keep their names and types. Raises: RecordError for the recipe of another
     network.
     """
-    return realize(*_coded(optimise(graph, "NCHW", whole=True), recipe))
+    return realize(*_quantized(optimise(graph, "NCHW", whole=True), recipe))
 
 
 def qdq(graph: Graph, recipe: Recipe) -> onnx.ModelProto:
@@ -63,7 +63,7 @@ def qdq(graph: Graph, recipe: Recipe) -> onnx.ModelProto:
 
     Raises: ModelError for a node that has no form in ONNX here.
     """
-    return qdq_model(*_coded(optimise(graph, "NCHW", whole=True), recipe))
+    return qdq_model(*_quantized(optimise(graph, "NCHW", whole=True), recipe))
 
 
 def _short(number: float) -> float:
@@ -71,7 +71,7 @@ def _short(number: float) -> float:
     return float(f"{number:.6g}")
 
 
-def _coded(graph: Graph, recipe: Recipe) -> tuple[Graph, Annotation, Coding]:
+def _quantized(graph: Graph, recipe: Recipe) -> tuple[Graph, Annotation, Quantization]:
     ranges = {name: ValueRange(low, high) for name, low, high in recipe.ranges}
     settings, annotation = recipe.settings, annotate(graph, recipe.settings)
     missing = sorted({*annotation.scales.values()} - ranges.keys())
@@ -81,9 +81,9 @@ def _coded(graph: Graph, recipe: Recipe) -> tuple[Graph, Annotation, Coding]:
             f"{len(missing) - 1} more; it is of another network or of another version: quantize "
             "again"
         )
-    codes = {v: codes_of(ranges[s], settings) for v, s in annotation.scales.items()}
+    params = {v: params_of(ranges[s], settings) for v, s in annotation.scales.items()}
     added = {name: np.asarray(numbers) for name, numbers in recipe.corrections}
-    return graph, annotation, Coding(codes=codes, settings=settings, corrections=added)
+    return graph, annotation, Quantization(params=params, settings=settings, corrections=added)
 
 
 def quantize(graph: Graph, data: Mapping[str, Array], settings: QuantizeSettings) -> Graph:

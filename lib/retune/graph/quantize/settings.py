@@ -41,8 +41,8 @@ class QuantizeSettings:
     skip: tuple[str, ...] = ()
     """Nodes that stay in floats, by the name of what they make or by op."""
     pools_of_codes: bool = False
-    """Whether maxima of floats that a layer reads are taken of codes: what else reads them, such as
-    a residual sum, is in integers too then. The codes are the same."""
+    """Whether maxima of floats that a layer reads are taken in integers: what else reads them, such
+    as a residual sum, is in integers too then. The results are the same."""
 
     def __post_init__(self) -> None:
         for what, value, known in (
@@ -70,7 +70,7 @@ class QuantizeSettings:
 
     @property
     def most_weight(self) -> int:
-        """The largest code of a weight, in magnitude."""
+        """The largest quantized value of a weight, in magnitude."""
         return 63 if self.weight_bits == 7 else 127
 
 

@@ -31,22 +31,22 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ByteWeight:
-    """A weight less its zero point: codes - rest."""
+    """A weight less its zero point: values - rest."""
 
-    codes: Array
+    values: Array
     """int8."""
     rest: Array
-    """int32, which broadcasts with the codes: one for all, or one for each output channel."""
+    """int32, which broadcasts with the values: one for all, or one for each output channel."""
 
     @property
     def whole(self) -> Array:
         """What they are together. int32"""
-        return self.codes - self.rest
+        return self.values - self.rest
 
     def flat(self) -> "ByteWeight":
         """A kernel of one dimension as one of images of height 1."""
         rest = self.rest[:, :, None] if self.rest.ndim else self.rest
-        return ByteWeight(self.codes[:, :, None], rest)
+        return ByteWeight(self.values[:, :, None], rest)
 
 
 def byte_weight(emit: Emitter, data: str, kernel: str, zero: str) -> ByteWeight | None:
@@ -71,7 +71,7 @@ def byte_product(
     makes the last op.
     """
     rows, zero = data
-    turned = _in_words(weight.codes.T)
+    turned = _in_words(weight.values.T)
     stored = emit.stored("codes", turned, INT7)
     shape = emit.shape(rows)
     wide = rows
@@ -96,19 +96,19 @@ def byte_convolution(
     (`emit.temp` or `emit.out`) makes the last op.
     """
     (op, attrs), (images, zero) = call, data
-    shape, codes = emit.shape(images), weight.codes
+    shape, values = emit.shape(images), weight.values
     around = emit.known(zero) if zero else np.zeros(())
     if around is not None and np.any(around) and any(ints(attrs, "pads")):
         attrs = {**attrs, "border": int(around.reshape(-1)[0])}
-    made = _in_words(codes) if codes.shape[1] == shape[1] else codes
-    if missing := made.shape[1] - codes.shape[1]:
+    made = _in_words(values) if values.shape[1] == shape[1] else values
+    if missing := made.shape[1] - values.shape[1]:
         none = (0,) * len(shape)
         pads = (*none, 0, missing, *none[2:])
         images = emit.temp("pad", images, label="words", pads=pads, value=0.0)
     stored = emit.stored("codes", made, INT7)
     less: list[str] = []
     if np.any(weight.rest):
-        ones = emit.stored("ones", _in_words(np.ones((1, *codes.shape[1:]), np.int8)), INT7)
+        ones = emit.stored("ones", _in_words(np.ones((1, *values.shape[1:]), np.int8)), INT7)
         sums = emit.temp(op, images, ones, label="inside", **attrs)
         rest = emit.stored("rest", weight.rest.reshape(1, -1, *weight.rest.shape[2:]))
         less.append(emit.temp("multiply", sums, rest, label="more"))

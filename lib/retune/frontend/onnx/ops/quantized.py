@@ -131,7 +131,7 @@ def _convolution(
     if weight is None or (groups > 1 and np.any(weight.rest)):
         sources = less_zero(emit, images, zero), less_zero(emit, taps, own), bias
         return convolve(node, emit, sources, put)
-    rank = weight.codes.ndim - 2
+    rank = weight.values.ndim - 2
     call, (shaped, _) = convolution(node, emit, images, taps)
     weight = weight if rank > 1 else weight.flat()
     around = zero and _single(emit, zero)
