@@ -222,7 +222,7 @@ class _Sources:
         self._made: dict[tuple[str, frozenset[tuple[object, ...]]], Finalists] = {}
 
     def notes(self) -> dict[str, str]:
-        """What `verify` and people should know of the programs made so far."""
+        """Notes on the programs made so far, for `verify` and for people."""
         refused = {REFUSED_NOTE: f"{len(self._refused)} tasks"} if self._refused else {}
         return {LARGEST_ERROR_NOTE: _largest(tuple(self._errors.values())), **refused}
 
@@ -316,7 +316,7 @@ def _stored(step: StepGraph, names: Mapping[str, str]) -> dict[str, StoredRow]:
 
 
 def _elements(task: Task) -> int:
-    """Of all its outputs."""
+    """Elements of all its outputs."""
     return sum(prod(tensor.shape) for tensor in task.dag.outputs)
 
 
@@ -471,7 +471,7 @@ class _PlanBuilder:
         turn: int,
         prefix: str,
     ) -> None:
-        """One step is in the plan: it reads the states in their buffers number `turn`."""
+        """Add one step to the plan: it reads the states from their buffers number `turn`."""
         graph, count = part.step.graph, len(states)
         own = {v: f"{prefix}{v}@{turn}" for v in graph.types if v not in graph.constants}
         own |= {value: f"{prefix}{value}" for value in graph.constants}
@@ -617,7 +617,7 @@ class _PlanBuilder:
         return range(first, len(self.launches))
 
     def storages(self, group: PlacedGroup, task: Task) -> dict[str, Storage]:
-        """Of the task's inputs and outputs, those that have a view, by their names."""
+        """The storage of each of the task's inputs and outputs that is a view, by name."""
         views = {name: self.views.get(value) for name, value in bound_values(group, task).items()}
         storages = {name: each.storage for name, each in views.items() if each is not None}
         found = task_storages(task, storages)
@@ -710,7 +710,7 @@ class _PlanBuilder:
         return value
 
     def _rows(self, view: View, dtype: DType) -> str:
-        """What it is a view of: a value, or memory that is there for it alone."""
+        """The value or buffer that it is a view of."""
         if view.of in self.graph.types:
             return self._value(view.of)
         self.buffers[view.of] = ProgramBuffer(

@@ -289,11 +289,11 @@ class NetworkPlan(Launched):
 
     @property
     def parts(self) -> tuple[PlanPart, ...]:
-        """What runs in turns on the device and on the host, in order, of all variants."""
+        """The parts of all variants, on the device or the host, in order."""
         return tuple(part for variant in self.alternatives for part in self.parts_of(variant))
 
     def parts_of(self, variant: PlanVariant) -> tuple[PlanPart, ...]:
-        """What runs in turns on the device and on the host, in order."""
+        """The parts that run on the device or the host, in order."""
         hosts = self.hosts[variant.first_host : variant.end_host]
         ends = sorted({*(host.after for host in hosts), variant.end})
         return tuple(
@@ -302,7 +302,7 @@ class NetworkPlan(Launched):
         )
 
     def segments(self, first: int, end: int) -> tuple[Segment, ...]:
-        """What runs of the launches from `first` to before `end`, each as often as loops say.
+        """The launches from `first` to before `end`, each as often as loops say.
 
         No loop is cut by these ends.
         """
@@ -334,7 +334,7 @@ class NetworkPlan(Launched):
 
     @property
     def repeats(self) -> tuple[int, ...]:
-        """How often each launch runs."""
+        """The number of runs of each launch."""
         found = [1] * len(self.launches)
         for loop in self.loops:
             for number in range(loop.first, loop.end):

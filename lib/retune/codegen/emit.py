@@ -404,7 +404,7 @@ class KernelBody:
         return Declare(name, printer.load(read))
 
     def _rows_ahead(self, reads: Iterable[Address | None]) -> Iterator[Statement]:
-        """What asks for the next rows of caches that are read, once for each line of an iteration.
+        """Prefetches of the next rows of caches that are read, once for each line of an iteration.
 
         Also ahead of tests: what is asked for need not exist.
         """
@@ -418,7 +418,7 @@ class KernelBody:
                 yield ahead
 
     def _ahead(self, read: Address, beside: Collection[Address]) -> Iterator[Statement]:
-        """What follows a read of a packed constant inside a reduction, beside these."""
+        """Prefetches that follow a read of a packed constant inside a reduction."""
         streamed = read.buffer.name in self._packed and streams.is_stream(read.buffer)
         streamed = streamed and not tile_type(read.buffer.dtype)
         reducing = any(loop.reduce for loop in self._loops)

@@ -151,14 +151,14 @@ class At(IRNode):
 
 @node
 class MemoryLoad(IRNode):
-    """What lies there; float16 may be read as float32."""
+    """A load from an address; float16 may be read as float32."""
 
     at: At
     dtype: DType
 
     @property
     def lanes(self) -> int:
-        """Of the vector read."""
+        """Lanes of the vector that is read."""
         return self.at.lanes
 
     def __str__(self) -> str:
@@ -175,7 +175,7 @@ class LookedUp(IRNode):
 
     @property
     def lanes(self) -> int:
-        """Of the vector read."""
+        """Lanes of the vector that is read."""
         return self.indices.lanes
 
     def __str__(self) -> str:
@@ -222,7 +222,7 @@ class Lanes(IRNode):
 
     @property
     def lanes(self) -> int:
-        """How many."""
+        """The number of lanes."""
         return len(self.numbers)
 
     def __str__(self) -> str:

@@ -166,7 +166,7 @@ def _passed(part: Program) -> Program:
 
 
 def _checked(part: Program, after: str) -> Program:
-    """The same, which keeps the invariants of the IR where tests ask for that."""
+    """The program, whose IR invariants are checked where tests ask for it."""
     if knob("RETUNE_VERIFY") == "1":
         verify(part, after)
     return part
@@ -224,7 +224,7 @@ class _Nest:
         )
 
     def body(self, images: Mapping[str, Image]) -> KernelBody:
-        """What emits the kernel."""
+        """The emitter of the kernel's body."""
         packed = self.part.packed
         return KernelBody(
             self.calls,
@@ -249,7 +249,7 @@ def _converts(written: Iterable[Buffer], target: Target) -> frozenset[DType]:
 
 
 def _images(program: Program, nests: Sequence[_Nest], target: Target) -> dict[str, Image]:
-    """The constants that all kernels can read through images, of those that are wanted so."""
+    """The constants among those requested that all kernels can read through images."""
     constants = {b.name: b for b in program.inputs if b.scope == "constant"}
     asked = {name: texels for name, texels in program.images if name in constants}
     sizes = {name: image_of(constants[name], texels) for name, texels in asked.items()}
@@ -377,7 +377,7 @@ def _called(kernel: Kernel, target: Target, *, streams: bool) -> tuple[int | Non
 
 
 def _comment(root: Stmt, body: KernelBody) -> list[str]:
-    """What the kernel computes, in the names of its loops; sums start at zero where none says."""
+    """Comment lines: what the kernel computes, in the names of its loops; sums start at zero."""
     names: dict[Var, Expr] = {n.var: Var(body.frame.names.of(n.var.name)) for n in loops(root)}
     shown = (b for b in blocks(root) if loads(b.value) or not b.name.endswith(".init"))
     return [line for block in shown for line in show_stmt(substitute_stmt(block, names))]
@@ -447,7 +447,7 @@ def _buffers(program: Program, images: Mapping[str, Image]) -> list[ProgramBuffe
 
 
 def _size_buffers(program: Program, used: Collection[str]) -> Iterator[ProgramBuffer]:
-    """Those of the sizes on which the program depends, and of all that its kernels are given.
+    """The buffers of the sizes that the program or its kernels depend on.
 
     Addresses and values may depend on sizes that no extent depends on.
     """
@@ -465,7 +465,7 @@ def _size_buffers(program: Program, used: Collection[str]) -> Iterator[ProgramBu
 def _packings(
     packs: dict[str, Pack], computed: dict[str, Computed], images: Mapping[str, Image]
 ) -> dict[str, Packing]:
-    """Of weights that are packed, computed at compile time, or read through images."""
+    """The packings of weights that are packed, computed at compile time, or read through images."""
     made = packed(computed, packs)
     made |= {name: ImagePack(*size, made.get(name)) for name, size in images.items()}
     sources = {name: tuple(b.name for b in c.inputs) for name, c in computed.items()}

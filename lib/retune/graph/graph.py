@@ -327,7 +327,8 @@ class GraphBuilder:
         """Of each stem the last number that `fresh` found: those before it stay taken."""
 
     def input(self, name: str, tensor_type: TensorType, values: Sequence[int] = ()) -> str:
-        """What nodes read of an input of that name, whose elements are these `values`, or unknown.
+        """The value that nodes read for an input of that name; its elements are `values`, or
+        unknown.
 
         It is the input, or a constant where all elements are numbers.
         """
@@ -469,7 +470,7 @@ class GraphBuilder:
         return found is not None
 
     def _append(self, node: Node) -> None:
-        """The node is the last one, after those that make extents that it reads."""
+        """Append the node, after the nodes that make extents that it reads."""
         if self._unmade:
             for value in node.inputs:
                 self._make(value)

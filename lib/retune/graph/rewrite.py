@@ -34,7 +34,7 @@ class GraphRewriter:
         """Nodes at the old graph's begin that are the new one's."""
 
     def _build(self) -> GraphBuilder:
-        """What makes the new graph, from the first difference on."""
+        """The builder of the new graph, from the first difference on."""
         if self._builder is None:
             self._builder = build = GraphBuilder(self.old.name, fold=True, reserved=self.old.types)
             build.carry(self.old, self._passed)
@@ -45,7 +45,7 @@ class GraphRewriter:
 
     @cached_property
     def _uses(self) -> Counter[str]:
-        """How often each value is read; that of the network counts."""
+        """The number of reads of each value; the network's outputs count."""
         uses = Counter(v for node in self.old.nodes for v in node.inputs if v)
         uses.update(self.old.outputs)
         return uses
@@ -211,7 +211,7 @@ def renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
 
 
 def node_renamed(node: Node, names: Mapping[str, str]) -> Node:
-    """The node with other names of what it reads and makes."""
+    """The node with other names of its inputs and outputs."""
     return replace(node, inputs=_new(node.inputs, names), outputs=_new(node.outputs, names))
 
 

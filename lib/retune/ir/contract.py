@@ -35,7 +35,7 @@ def contraction(
     reduce: Mapping[Var, int],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Sums | None:
-    """What sums `body` over the `reduce` axes at each point of the `out` axes, in their order.
+    """A function that sums `body` over the `reduce` axes at each point of the `out` axes, in order.
 
     Axes are given with their extents: the result has those of `out` as its shape. `shapes` are
     those of the arrays by name. None if the body is not a product of floats, or of bytes as int32,

@@ -173,7 +173,7 @@ class Formulas:
 
 
 def _operation(expr: Expr) -> Callable[..., Value]:
-    """From the values of the children to that of the expression."""
+    """The function from the children's values to the expression's."""
     if isinstance(expr, Binary):
         return OPERATORS[expr.op].numpy
     stand_ins = tuple(Var(str(i), child.dtype) for i, child in enumerate(expr.children))

@@ -501,7 +501,7 @@ class Rewriter:
         return known[1]
 
     def rewritten(self, expr: Expr) -> Expr:
-        """What the expression becomes: here, the same over children that are rewritten."""
+        """The rewritten expression; here, the same node over rewritten children."""
         if isinstance(expr, Binary):  # most are
             a, b = self(expr.a), self(expr.b)
             return expr if a is expr.a and b is expr.b else binary(expr.op, a, b)

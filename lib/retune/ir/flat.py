@@ -20,7 +20,7 @@ from retune.ir.storage import Storage, row_major
 
 
 def storage_of(buffer: Buffer) -> Storage:
-    """How the elements of a buffer lie whose extents depend on sizes at most."""
+    """The storage map of a buffer whose extents depend on sizes at most."""
     return buffer.storage or row_major(tuple([evaluate_int(n) for n in buffer.shape]))
 
 

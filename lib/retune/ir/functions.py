@@ -420,7 +420,7 @@ def _fmod(a: Expr, b: Expr) -> Expr:
 
 
 def _quiet(remainder: Callable[..., Any]) -> Callable[..., Any]:
-    """It without a warning of a divisor of 0."""
+    """The function without numpy's warning of a divisor of 0."""
 
     def meaning(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         with np.errstate(divide="ignore", invalid="ignore"):

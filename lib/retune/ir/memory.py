@@ -79,7 +79,7 @@ class EvenRead:
 
 
 def even_steps(index: np.ndarray) -> dict[int, int] | None:
-    """How far the index goes along each dimension of its grid, counted from the last; None if the
+    """The index's step along each dimension of its grid, counted from the last; None if the
     steps differ."""
     steps: dict[int, int] = {}
     first = index.item(0)

@@ -80,7 +80,7 @@ _DIVISIONS = frozenset({"floordiv", "mod", "truncdiv", "truncmod"})
 
 
 def folded(op: BinaryOp, a: float, b: float, *, floating: bool) -> float | None:
-    """What the operator makes of two literals; None for what stays as it is written.
+    """The operator's value for two literals; None where the expression stays as it is written.
 
     So do results in floating point: folding them could change rounding.
     """

@@ -30,7 +30,7 @@ def made_as_read(dag: Dag) -> Dag:
 
 
 def _orders(dag: Dag) -> dict[Buffer, tuple[int, ...]]:
-    """For each stage to be made in another order: its dimensions in that order."""
+    """The new order of dimensions, for each stage that is made in another order."""
     found: dict[Buffer, tuple[int, ...]] = {}
     for stage in reversed(dag.stages):
         if not isinstance(stage.op, Compute) or stage.op.reducer is not None:

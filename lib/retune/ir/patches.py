@@ -54,7 +54,7 @@ def _patches(tensor: Tensor, dag: Dag) -> dict[int, Parts]:
 
 
 def _contracts(op: Compute) -> bool:
-    """Whether it sums products of which some factor serves all of its columns."""
+    """Whether it sums products in which some factor is shared by all columns."""
     columns = op.axes[-1].var if op.axes else None
     moved = [any(columns in variables(i) for i in load.indices) for load in loads(op.body)]
     return op.reducer == "sum" and len(moved) > 1 and not all(moved)

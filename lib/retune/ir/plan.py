@@ -313,7 +313,7 @@ def _choice(test: _Compiled, expr: Select, env: Env) -> _Compiled:
 
 
 def _box(test: np.ndarray) -> tuple[slice, ...] | None:
-    """Where the condition holds, if that is one box of the grid that is not empty."""
+    """The box of the grid in which the condition holds; None if it is empty, or no single box."""
     box: list[slice] = []
     for d in range(test.ndim):
         others = tuple(e for e in range(test.ndim) if e != d)

@@ -252,7 +252,7 @@ def sign(expr: Expr) -> int | None:
 
 
 def _natural(atom: Expr) -> bool:
-    """True for what is non-negative as long as every variable is."""
+    """Whether the atom is non-negative as long as every variable is."""
     match atom:
         case Var():
             return True
@@ -349,7 +349,7 @@ def _decide(node: Binary, ranges: Ranges) -> Expr | None:
 
 
 def _multiplied(node: Binary) -> Expr:
-    """What is less than zero where `a < b` holds: `x // n < b` is `x < b*n` for a size n."""
+    """The difference that is negative where `a < b`: `x // n < b` is `x < b*n` for a size n."""
     a = node.a
     if isinstance(a, Binary) and a.op == "floordiv" and size_variables(a.b):
         return a.a - node.b * a.b
@@ -396,7 +396,7 @@ def _highest(terms: Polynomial, ranges: Ranges, steps: int) -> int | None:
 
 
 def _ends_of(atom: Expr, ranges: Ranges, *, up: bool) -> tuple[Expr, ...]:
-    """What bounds an atom from above, or from below, in terms of sizes."""
+    """The bounds of an atom, from above or from below, in terms of sizes."""
     match atom:
         case Var() if (span := ranges.get(atom)) is not None and span.last is not None:
             return (span.last if up else const(span.low),)

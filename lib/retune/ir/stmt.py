@@ -261,7 +261,7 @@ def sequence(*stmts: Stmt) -> Seq:
 
 @node
 class Inside(IRNode):
-    """What a statement consists of."""
+    """The parts of a statement."""
 
     blocks: tuple[Block, ...]
     loops: tuple[For, ...]
@@ -275,7 +275,7 @@ class Inside(IRNode):
 
 
 def inside(stmt: Stmt) -> Inside:
-    """What the statement consists of, itself included; each one knows it once it was asked."""
+    """The parts of the statement, itself included; computed once."""
     match stmt:
         case Block():
             return Inside((stmt,), (), waits=False)

@@ -28,7 +28,7 @@ from retune.core.dims import (
 
 
 class Index(Protocol):
-    """What an index may be: a number, an array of them, or an expression."""
+    """An index: a number, an array of numbers, or an expression."""
 
     def __floordiv__(self, other: int, /) -> "Self": ...
 
@@ -72,7 +72,7 @@ class AddressDigit:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How the elements of a buffer of some shape lie in the allocation that holds them."""
+    """The storage map of a buffer: how its elements lie in the allocation that holds them."""
 
     shape: tuple[int, ...]
     parts: tuple[AddressDigit, ...]
@@ -103,12 +103,12 @@ class Storage:
         return index % part.extent if self._above(part) else index
 
     def address(self, indices: Sequence[int]) -> int:
-        """Where an element lies."""
+        """The address of an element."""
         pairs = zip(self.parts, self.strides, strict=True)
         return self.offset + sum(self.digit(p, indices[p.dim]) * step for p, step in pairs)
 
     def spans(self, size: int = 1) -> tuple[Span, ...]:
-        """What is taken of the allocation lies within all of these; elements are of that size.
+        """Byte spans of the allocation that enclose all elements, of `size` bytes each.
 
         Parts that fill their rooms have none.
         """
@@ -292,7 +292,7 @@ class Storage:
         return digits.reshape(ends)[tuple(slice(n) for n in self.shape)]
 
     def __str__(self) -> str:
-        """What differs from row-major order, as a word: `at3of8` are columns."""
+        """The difference from row-major order, as a word: `at3of8` are columns."""
         plain = [(p.dim, p.divisor) for p in self.parts] == [(d, 1) for d in range(len(self.shape))]
         words: list[str] = []
         for number, part in enumerate(self.parts):
@@ -323,7 +323,7 @@ class Storage:
         return [self.parts[number].extent for number in self._positions()]
 
     def _box(self, flat: np.ndarray) -> np.ndarray:
-        """What the elements take of an allocation, an axis for each part."""
+        """The elements' part of an allocation, as an array with an axis for each part."""
         rooms = flat.reshape([part.room for part in self.parts])
         return rooms[tuple(slice(p.first, p.first + p.extent) for p in self.parts)]
 

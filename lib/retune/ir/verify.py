@@ -213,7 +213,7 @@ def _ranges(path: tuple[For, ...]) -> dict[Var, Range]:
 def _outside(
     buffer: Buffer, indices: tuple[Expr, ...], ranges: Mapping[Var, Range]
 ) -> Iterator[str]:
-    """What is wrong with an access whose exact bounds are known."""
+    """The fault of an access whose exact bounds are known."""
     for index, extent in zip(indices, buffer.shape, strict=True):
         settled = simplify(index, ranges)
         span = bounds(settled, ranges) if _is_exact(settled) else None

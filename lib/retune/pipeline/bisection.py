@@ -1,4 +1,4 @@
-"""Which of many make a network wrong, by few trials: each one compiles a network and verifies it.
+"""Find which of many records make a network wrong, by few trials: each compiles and verifies it.
 
 Read `bisect`. This file knows neither networks nor records.
 """
@@ -31,7 +31,7 @@ def bisect(keys: Sequence[str], passes: Callable[[frozenset[str]], bool]) -> tup
 
 
 def _shortest_failing(keys: tuple[str, ...], passes: Callable[[tuple[str, ...]], bool]) -> int:
-    """How many first keys are needed to fail; none of them pass, all of them do not."""
+    """The least number of leading keys that fails; no keys pass, and all of them fail."""
     good, bad = 0, len(keys)
     while bad - good > 1:
         middle = (good + bad) // 2

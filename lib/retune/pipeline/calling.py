@@ -1,4 +1,4 @@
-"""Who calls the stages: a chain says which, and what calls them is passed in.
+"""Callers of stages: a chain says which stages run, and a caller runs them.
 
 Read `Caller`. `InProcess` simply calls; Prefect's makes a task run of each call.
 """
@@ -19,13 +19,13 @@ class Caller(Protocol):
     """Calls stages: the chain says which, with what, and in what order."""
 
     def call(self, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the stage returns. Raises: what it raises, when it fails for good."""
+        """The stage's result. Raises: the stage's error, when it fails for good."""
         ...
 
     def together(
         self, stage: Callable[..., R], arguments: Sequence[tuple[object, ...]]
     ) -> list[R | Exception]:
-        """What it returns or raises for each of these arguments, all of them called at once."""
+        """The stage's result or error for each of these arguments, all called at once."""
         ...
 
 
@@ -33,7 +33,7 @@ class InProcess:
     """A Caller that simply calls."""
 
     def call(self, stage: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the stage returns."""
+        """The stage's result."""
         return stage(*args, **kwargs)
 
     def together(
@@ -54,7 +54,7 @@ class InProcess:
 
 
 def _outcome(future: Future[R]) -> R | Exception:
-    """What the future gives; an interrupt of this process is raised."""
+    """The future's result; an interrupt of this process is raised."""
     error = future.exception()
     if error is None:
         return future.result()

@@ -114,7 +114,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """What was selected of a search."""
+    """The selection that follows a search."""
 
     search: _Search
     selection: Selection
@@ -152,7 +152,7 @@ def _searched(
 
 
 def _selected(search: _Search, by: Caller) -> _Part:
-    """What is selected of the search, validated in the network."""
+    """The search's selection, validated in the network."""
     selection, constraints = select(
         search.request, search.network, search.tasks, search.finalists, by
     )
@@ -234,7 +234,8 @@ def select(
     constraints: Constraints,
     by: Caller,
 ) -> tuple[Selection, Constraints]:
-    """What is compiled: its bundle is right, exact enough, and no slower than default schedules.
+    """The selection to compile: its bundle is right, exact enough, no slower than default
+    schedules.
 
     Its outputs and its times add constraints, until they add none. A further constraint takes
     away records, so this ends. What was compiled and verified is not so again.

@@ -63,7 +63,7 @@ _BENCH_SECONDS, _UNTUNED_BENCH_SECONDS = 20.0, 4.0
 
 
 def device_conditions(request: TuneRequest) -> Conditions:
-    """What of the device a measured output follows from: driver, processor, cores in use.
+    """The facts of the device that a measured output depends on: driver, processor, cores in use.
 
     For a device that is not here those are of the one that plays it.
     """
@@ -149,7 +149,7 @@ def compiled(
 
 
 def bundle_notes(request: TuneRequest, network: ImportManifest) -> dict[str, str]:
-    """What is to be stated of a bundle, beside which one of the run's it is."""
+    """Notes on a bundle, beside which of the run's bundles it is."""
     return {
         "layout": request.layout,
         **({PRECISION_NOTE: request.precision} if request.lowered else {}),
@@ -160,14 +160,14 @@ def bundle_notes(request: TuneRequest, network: ImportManifest) -> dict[str, str
 
 
 def labels_note(labels: Sequence[OutputLabels]) -> dict[str, str]:
-    """With it users of a bundle know what the numbers and the columns of its outputs mean."""
+    """A note that tells what the numbers and the columns of the bundle's outputs mean."""
     if not labels:
         return {}
     return {LABELS_NOTE: json.dumps({found.output: found.labels for found in labels})}
 
 
 def _recipe_note(network: ImportManifest) -> dict[str, str]:
-    """With it `verify` knows what the bundle has to compute."""
+    """A note that tells `verify` what the bundle has to compute."""
     return {RECIPE_NOTE: to_json(read_recipe(Path(network.recipe)))} if network.recipe else {}
 
 
@@ -196,7 +196,7 @@ def _verify_inputs(
 def stage_verify(
     _: Path, request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> VerifyManifest:
-    """The bundle's outputs against the oracle's, on seeded samples or on those that are given.
+    """Compare the bundle's outputs with the oracle's, on seeded or given samples.
 
     Those are of the usual sizes; of each other size that is checked there is one random sample.
     Those of a bundle for a device that is not here are of the one that plays it.
@@ -255,7 +255,7 @@ def _checked(request: TuneRequest, compiled: CompileManifest) -> list[dict[str, 
 def _originals(
     request: TuneRequest, network: ImportManifest, compiled: CompileManifest
 ) -> Callable[[SizeValues], Original]:
-    """What gives the network that the bundle is of, at sizes of it; a fixed one has none."""
+    """A function from sizes to the bundle's network; a network of fixed shapes has no sizes."""
     recipe = Path(network.recipe).read_text(encoding="utf-8") if network.recipe else ""
     stated = opened(request)
     if compiled.programs:

@@ -20,14 +20,14 @@ class SizeGrid:
         self.count = prod(len(size.values) for size in every)
 
     def meets(self, conditions: Sequence[Condition]) -> np.ndarray:
-        """Which of them meet all the conditions. bool [count]"""
+        """Whether each of the sizes meets all the conditions. bool [count]"""
         result = np.ones(self.count, bool)
         for condition in conditions:
             result &= condition.at(self._values)
         return result
 
     def without_implied(self, conditions: Sequence[Condition]) -> tuple[Condition, ...]:
-        """Those that are met by the same sizes as all of them, without what others say as well."""
+        """The conditions without those that follow from the others."""
         missed = {condition: ~self.meets([condition]) for condition in conditions}
         count = sum(missed.values(), np.zeros(self.count, np.int64))
         for condition, own in list(missed.items()):

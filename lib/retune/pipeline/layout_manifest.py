@@ -1,4 +1,4 @@
-"""What the stage `layout` leaves behind."""
+"""The manifest of the stage `layout`."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from retune.pipeline.manifest import Manifest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutTotal:
-    """What a network in some layouts takes by the costs of its kernels and copies."""
+    """The estimated time of a network in some layouts, by the costs of its kernels and copies."""
 
     name: str
     us: float

@@ -65,7 +65,7 @@ def summary(done: LayoutManifest) -> str:
 def totals_of(
     found: FoundLayouts, network: Network, launch: LaunchCost = NO_LAUNCHES
 ) -> tuple[LayoutTotal, ...]:
-    """What the plan takes, and what else one might do, by the same costs, with these launches."""
+    """The estimated times of the plan and of its alternatives, by the same costs."""
     problem = found.problem
     other = {
         NHWC: ALL_NHWC,
@@ -118,7 +118,7 @@ def _blocked(request: TuneRequest, tuned: TunedTasks | None) -> LayoutManifest:
 
 
 class _Budget:
-    """What measuring layouts may take of a request's budget, from now on."""
+    """The part of a request's budget that measuring layouts may still use."""
 
     def __init__(self, request: TuneRequest, stopwatch: Stopwatch) -> None:
         share = layout_share(request)

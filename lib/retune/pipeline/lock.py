@@ -1,4 +1,4 @@
-"""The lock file of a bundle: what it was compiled from, so that it is compiled again to the byte.
+"""The lock file of a bundle: its sources, from which it can be compiled again to the byte.
 
 Read `lock_of` and `build_locked`. A lock holds the request, the chosen schedules as records, how
 the bundle runs, and the hashes of its files. Building from it searches and times nothing: it either
@@ -50,7 +50,7 @@ _PATHS = ("model", "out", "records", "work")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """What a bundle was compiled from."""
+    """The sources of a bundle."""
 
     lock: int = FORMAT
     retune: str
@@ -107,7 +107,7 @@ def lock_of(request: TuneRequest, run: FinishedRun, bundle: Path) -> Lock:
 
 
 def _hashes(bundle: Path) -> Mapping[str, str]:
-    """By the name of each file. Of parts they are those by which a reader will check them."""
+    """Hashes of the files by their names; for parts, the hashes that a reader checks them by."""
     return dict(sorted({MANIFEST: digest_of(bundle), **stated_hashes(bundle)}.items()))
 
 

@@ -1,4 +1,4 @@
-"""What the stages of a tuning run say to each other: one manifest for each stage.
+"""Manifests: the results that stages of a run pass on, one class for each stage.
 
 All of it is plain data (text, numbers, tuples), small, and goes to JSON and back. Arrays, graphs
 and records travel as files named in a manifest. Paths in a manifest are relative to its `folder`.
@@ -68,7 +68,7 @@ class Manifest:
 
     @property
     def content(self) -> Self:
-        """What the stage's body said: equal where that is, whenever it ran."""
+        """The manifest without its times: equal for equal results, whenever the stage ran."""
         return replace(self, stage="", key="", folder="", seconds=0.0, outputs=(), stopped=False)
 
 
@@ -151,7 +151,7 @@ class QuantizeManifest(Manifest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionManifest(Manifest):
-    """Which layers of a network in mixed precision are of which type, and what that costs."""
+    """The type of each layer of a network in mixed precision, and the loss of accuracy."""
 
     model_key: str
     """Of the network in float32."""
@@ -214,7 +214,7 @@ class TuneManifest(Manifest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedTasks:
-    """What the searches of all tasks came to."""
+    """The results of searching all tasks."""
 
     run_id: str
     target: str
@@ -258,7 +258,7 @@ class BestRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints(Manifest):
-    """What a selection has to comply with, by all that was compared and verified so far.
+    """Constraints on a selection, from all that was compared and verified so far.
 
     The in-network comparison of finalists makes the first ones. Bundles of a selection add to them.
     """
@@ -286,14 +286,14 @@ class Constraints(Manifest):
 
     @property
     def binding(self) -> tuple[object, ...]:
-        """What a selection follows from; the rest tells how that was found."""
+        """The constraints that determine a selection; the others tell how they were found."""
         kept = (self.winners, self.defaults, self.given_back)
         return (*kept, self.layouts, self.denied, self.limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What each task is compiled from: a record, or the default schedule where none is named."""
+    """The record that each task is compiled from; the default schedule where none is named."""
 
     sizes: TunedSizes = FIXED
     """Of a bundle for ranges: those at which it was found, and how often they occur."""
@@ -359,7 +359,7 @@ class CompileManifest(Manifest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyManifest(Manifest, VerifyResult):
-    """How far the bundle's outputs are from the oracle's."""
+    """The deviation of the bundle's outputs from the oracle's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,7 +391,7 @@ class BenchManifest(Manifest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedManifest(Manifest):
-    """Which bundle is published in the user's folder, and why that one."""
+    """The bundle that is published in the user's folder, and the reason."""
 
     module: str
     """The published bundle, `<out>/module`."""

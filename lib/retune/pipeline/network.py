@@ -251,7 +251,7 @@ def _open(request: TuneRequest, precision: Precision, recipe: str = "") -> Impor
 
 
 def precision_of(request: TuneRequest) -> Precision:
-    """What the request's network is computed with; layers are judged at sizes that occur most."""
+    """The precision of the request's network; layers are judged at the sizes that occur most."""
     if request.precision == MIXED:
         own = usual_request(request)
         made = stage_precision(own, stage_import(own))

@@ -1,4 +1,4 @@
-"""What a process, or the next one, has to know of a run that is searched: its session, its time.
+"""The state of a run whose search goes on, in this process or the next one: session and time.
 
 The searches of a run's tasks share one session; it knows what none of their manifests says.
 """
@@ -81,7 +81,7 @@ class OpenRuns:
 
 
 class RecordedTrials:
-    """How many measurements a store holds of a run, by task.
+    """The number of a run's measurements in a store, by task.
 
     The store is read again only if it has other files than at the last question.
     """
@@ -92,7 +92,7 @@ class RecordedTrials:
         self._counts: Counter[str] = Counter()
 
     def of(self, records: str, run: str) -> Mapping[str, int]:
-        """How many trials of the run are in that store, by task key."""
+        """The number of the run's trials in that store, by task key."""
         with self._lock:
             asked = (run, list_files(Path(records)))
             if asked != self._asked:

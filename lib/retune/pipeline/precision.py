@@ -81,7 +81,7 @@ def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
 
 @stage(PrecisionManifest, "precision", _inputs)
 def stage_precision(_: Path, request: TuneRequest, network: ImportManifest) -> PrecisionManifest:
-    """Which layers keep float32, so that outputs deviate by no more than is asked for.
+    """Select the layers that keep float32, so that outputs deviate by no more than is allowed.
 
     Raises: InputError for samples that the network does not take.
     """
@@ -140,12 +140,12 @@ def precision_named(name: str, spec: DeviceSpec | None) -> Precision:
 
 
 def _fusion(spec: DeviceSpec) -> AttentionFusion:
-    """What attention the device computes as one op."""
+    """The forms of attention that the device computes as one op."""
     return AttentionFusion(tiles=MMA in spec.instructions, most_keys=most_keys(spec))
 
 
 def precision_from(made: PrecisionManifest, spec: DeviceSpec) -> Precision:
-    """What the network is computed with."""
+    """The precision that the network is computed in."""
     return Precision(
         own=spec.stored,
         stored=DType(made.stored),

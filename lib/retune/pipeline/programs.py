@@ -105,7 +105,7 @@ def _counts(plan: NetworkPlan) -> frozenset[Size]:
 
 
 def choices_apart(chosen: Chosen) -> Chosen:
-    """Those that have programs of their own: of equal choices, the one at the largest sizes.
+    """The choices that need programs of their own: of equal ones, the one at the largest sizes.
 
     Where nothing was measured, choices are equal: schedules are chosen by estimates over all sizes
     that a program serves, and one program for many sizes is smaller and loads faster than several.

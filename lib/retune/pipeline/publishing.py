@@ -51,7 +51,7 @@ from retune.report.stored import read_report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decision:
-    """What becomes of a challenger."""
+    """The decision on a challenger."""
 
     why: str
     verdict: Verdict | None = None
@@ -134,7 +134,7 @@ def _decide(request: TuneRequest, run: FinishedRun, champion: Version | None) ->
 
 
 def _compare(request: TuneRequest, run: FinishedRun, champion: Version) -> _Decision:
-    """Which of two right bundles is faster; a champion that is wrong tonight loses to any.
+    """Compare two right bundles by speed; a champion that is wrong tonight loses to any.
 
     One that was verified under other conditions than tonight's is verified anew, and so is one
     where the comparison fails: then one of the two does not run.
@@ -193,7 +193,7 @@ def _as_compiled(request: TuneRequest, run: FinishedRun, champion: Version) -> C
 def _verified(
     request: TuneRequest, run: FinishedRun, champion: CompileManifest
 ) -> VerifyManifest | str:
-    """How far the champion is from the oracle tonight; or why it cannot stay the champion."""
+    """The champion's deviation from the oracle tonight, or why it cannot stay the champion."""
     try:
         with _any_driver():
             found = verified(request, run.network, lambda: champion)
@@ -289,7 +289,7 @@ def _report(request: TuneRequest, run: FinishedRun, why: str) -> bytes:
 
 
 def _published_report(out: Path) -> ReportData | None:
-    """What is published; None where nothing is, or its report is of an earlier retune."""
+    """The published report; None where there is none, or an earlier retune wrote it."""
     try:
         return read_report(out / REPORT)
     except RetuneError:

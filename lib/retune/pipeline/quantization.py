@@ -109,14 +109,14 @@ def calibration_content(request: TuneRequest) -> list[str]:
 
 
 def accelerator_inputs(request: TuneRequest) -> Inputs:
-    """What stages depend on that ask what an accelerator packs; nothing without one."""
+    """Inputs of stages that depend on the layers an accelerator computes; () without one."""
     config = config_of(spec_of(request.device))
     part = (request.pack_start, request.pack_stop)
     return () if config is None else (config, *(part if any(part) else ()))
 
 
 def _settings(request: TuneRequest) -> QuantizeSettings:
-    """What is asked for, with what is left to the device."""
+    """The requested settings, completed by the device's."""
     assert request.quantize is not None, "the chain asks for it only then"
     settings = request.quantize
     if not request.calibration:  # nothing but the ranges, which are given
@@ -181,7 +181,7 @@ def float_network(request: TuneRequest, network: ImportManifest) -> Graph:
 
 
 def sampled_network(request: TuneRequest, network: ImportManifest) -> Graph:
-    """The same for the sizes of the calibration samples, where the file leaves its own open."""
+    """The network at the sizes of the calibration samples, where the file leaves sizes open."""
     if request.calibration in (RANDOM, ""):
         return float_network(request, network)
     graph, samples = read_onnx(model_file(request)).graph, shapes_of(Path(request.calibration))

@@ -1,4 +1,4 @@
-"""What the report shows, gathered from a run's manifests and from the record store."""
+"""The data of the report, gathered from a run's manifests and from the record store."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -158,7 +158,8 @@ def _facts(request: TuneRequest, run: FinishedRun, published: str) -> tuple[tupl
 
 
 def _sizes(request: TuneRequest, run: FinishedRun) -> dict[str, str]:
-    """Of a bundle for ranges: these, its programs, where it was checked, and times at all sizes."""
+    """The report's part on a bundle for ranges: ranges, programs, checks, and times at all
+    sizes."""
     usual = values_text(usual_values(request))
     ranges = ", ".join(map(str, sizes(request)))
     times = {

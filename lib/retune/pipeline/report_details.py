@@ -1,4 +1,4 @@
-"""What the report shows of each layer: nodes, schedule, kernels, and what the search tried."""
+"""The report's details of each layer: nodes, schedule, kernels, and the trials of the search."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ _MOST_REASON = 160
 
 
 def layer_details(request: TuneRequest, run: FinishedRun) -> tuple[LayerDetail, ...]:
-    """Those of each task of the tuned bundle; of ranges at the sizes that occur most."""
+    """The details of each task of the tuned bundle; for ranges, at the sizes that occur most."""
     network = open_network(usual_request(request)).network
     outline = read_outline(run.tuned.file(run.tuned.module))
     kernels = {kernel.name: kernel for kernel in outline.kernels}
@@ -61,7 +61,7 @@ def layer_details(request: TuneRequest, run: FinishedRun) -> tuple[LayerDetail, 
 
 @dataclass(frozen=True, slots=True)
 class RunTrial:
-    """What the report says of a trial."""
+    """A trial, as the report shows it."""
 
     task_key: str
     record_id: str
@@ -86,7 +86,7 @@ def run_trials(root: Path, run_id: str) -> list[RunTrial]:
 
 
 def trial_notes(trials: Sequence[RunTrial]) -> list[tuple[str, float | None, str]]:
-    """Of each trial its task, its time (None: it failed), and its strategy or its failure."""
+    """For each trial its task, its time (None: it failed), and its strategy or its failure."""
     found: list[tuple[str, float | None, str]] = []
     for trial in trials:
         name = trial.strategy or trial.sketch or ""

@@ -1,4 +1,4 @@
-"""What the report shows of the plan of layouts."""
+"""The report's part on layout assignment."""
 
 from collections import defaultdict
 

@@ -172,7 +172,7 @@ def _samples(value: int | str | Path) -> int | str:
 
 
 def _layout(value: str) -> Layout:
-    """As LAYOUTS spells it; what it does not know is refused by `check_request`."""
+    """The layout in the spelling of LAYOUTS; `check_request` refuses unknown ones."""
     for known in LAYOUTS:
         if known.upper() == value.upper():
             return known
@@ -221,7 +221,7 @@ def _scheme_with(table: Mapping[str, Any]) -> QuantizeSettings:
 
 @request
 class TuneRequest:
-    """What the user asked for. Every field is part of what the run means."""
+    """The user's request. Every field is part of the run's identity."""
 
     model: str = option(
         "Model: an ONNX file, zoo:NAME or light:NAME", converter=_text, kw_only=False
@@ -437,7 +437,7 @@ class TuneRequest:
 
     @property
     def bounds(self) -> str:
-        """How long it measures, for those who wait for it."""
+        """The limits of its search, as a text for users who wait."""
         if self.trials == 0:
             return "nothing"
         most = [] if self.trials is None else [counted(self.trials, "candidate")]
@@ -449,7 +449,7 @@ class TuneRequest:
 
     @property
     def lowered(self) -> bool:
-        """Whether a network of float32 is computed with less."""
+        """Whether a network of float32 is computed in a smaller type."""
         return self.precision != FULL_PRECISION
 
     @property

@@ -1,4 +1,4 @@
-"""What a run comes to: all that its stages made, and what is told of it and of its end."""
+"""The results of a run: the manifests of its stages, and the summary for the user."""
 
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ from retune.pipeline.manifest import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """What the stages of a run have made, before it is published."""
+    """The manifests of a run's stages, before it is published."""
 
     network: ImportManifest
     tasks: TaskManifest
@@ -42,7 +42,7 @@ class FinishedRun:
 
     @property
     def selection(self) -> Selection:
-        """That of the sizes that occur most."""
+        """The selection for the sizes that occur most."""
         usual = usual_sizes([each.sizes for each in self.chosen])
         return next(each for each in self.chosen if each.sizes == usual)
 

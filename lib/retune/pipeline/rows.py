@@ -95,7 +95,7 @@ def _latency_line(row: Latency, tuned: float | None) -> str:
 
 
 def metrics_row(what: str, metrics: "Metrics") -> Row:
-    """How well some predictions ordered the candidates."""
+    """The metrics of predictions: how well they ordered the candidates."""
     return {
         "predictions": what,
         "tasks": metrics.tasks,

@@ -42,7 +42,7 @@ _LOG = logging.getLogger("retune.pipeline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What is known of a run."""
+    """The record of a run on disk."""
 
     name: str
     request: TuneRequest
@@ -80,7 +80,7 @@ class RecordedRun:
 
     @property
     def name(self) -> str:
-        """What people call it by."""
+        """The run's name for people."""
         return self._record.name
 
     def entered(self, stage: str) -> None:
@@ -99,7 +99,8 @@ class RecordedRun:
             self._held.enter_context(owned)
 
     def cut_short(self, reason: str) -> None:
-        """At its end the run counts as stopped, not as finished: less was done than asked for."""
+        """Marks the run to count as stopped at its end, not as finished: less was done than
+        requested."""
         self._cut_short = reason
 
     def end(self, error: BaseException | None) -> None:

@@ -30,7 +30,7 @@ def _inputs(request: TuneRequest, network: ImportManifest) -> Inputs:
 
 
 def given_content(request: TuneRequest) -> Inputs:
-    """What the samples are that the user gives; nothing for random ones."""
+    """The content of the user's samples; empty for random ones."""
     if isinstance(request.samples, int):
         return ()
     return tuple(file_key(file) for file in archives(Path(request.samples)) if file.is_file())

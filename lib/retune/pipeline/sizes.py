@@ -122,7 +122,7 @@ def _means_over_sizes(
     states: tuple[str, ...],
     sizes: tuple[tuple[str, int], ...],
 ) -> tuple[str, ...]:
-    """Those that the network has at these sizes, too; every request for a size asks for them."""
+    """Names of means over open sizes that the network has at these sizes, too; cached."""
     stated = _opened(path, shapes, values, states)
     with assuming(dict(sizes)):
         graph = optimise(load_file(path, stated.shapes, stated.values), "NCHW", whole=True)
@@ -194,7 +194,7 @@ def regions(every: Sequence[Size], tuned: Sequence[TunedSizes]) -> list[tuple[Co
 
 
 def _contrary(before: Sequence[Sequence[Condition]], own: Sequence[Condition]) -> list[Condition]:
-    """What holds where these conditions do and those of no region before, each said once."""
+    """The conditions that hold here and in no earlier region, each stated once."""
     same = set(own)  # by their forms: comparing extents would ask
     others = ([c for c in each if c not in same] for each in before)
     single = [replace(c, holds=not c.holds) for c, *more in filter(None, others) if not more]
@@ -358,6 +358,6 @@ def checked_sizes(request: TuneRequest, traced: Sequence[SizeValues]) -> list[di
 
 
 def random_sizes(every: Sequence[Size], count: int, seed: int) -> list[dict[str, int]]:
-    """So many values of the sizes; equal seeds, equal values."""
+    """Random values of the sizes, `count` of them; equal seeds give equal values."""
     rng = np.random.default_rng(seed)
     return [{s.name: int(rng.choice(s.values)) for s in every} for _ in range(count)]

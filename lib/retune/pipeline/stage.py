@@ -139,7 +139,7 @@ class Output:
 
     @property
     def lock(self) -> Path:
-        """Who holds it makes the output."""
+        """The lock under which a process makes the output."""
         return _lock_of(self.folder)
 
 

@@ -1,4 +1,4 @@
-"""What a run tells of its stages and of its end; the library and the flow share it."""
+"""Texts about a run's stages and its end; the library and the flow share them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,7 +42,7 @@ def event_of(
     done: ImportManifest | QuantizeManifest | PrecisionManifest | TaskManifest | CompileManifest,
     sizes: str = "",
 ) -> TuneEvent:
-    """What those who watch are told of a stage that is done, for some `sizes` alone."""
+    """The event for watchers of a run: a stage is done, maybe for some `sizes` alone."""
     match done:
         case ImportManifest():
             text = f"{request.name}: {counted(done.nodes, 'node')}, {flop_text(done.flops)}"
@@ -69,7 +69,7 @@ def event_of(
 
 
 def micro_batches_text(tasks: TaskManifest) -> tuple[str, ...]:
-    """Which layers run for a part of the batch at a time, and why; nothing of whole batches."""
+    """The layers that run for a part of the batch at a time, and why; '' where none do."""
     return tuple(
         f"{counted(layers, 'layer')} of a batch: {counted(images, 'image')} at a time "
         "(micro-batches), which the last cache holds"
@@ -78,7 +78,7 @@ def micro_batches_text(tasks: TaskManifest) -> tuple[str, ...]:
 
 
 def labels_text(found: OutputLabels) -> str:
-    """What the bundle returns for an output that is strings or maps in the model."""
+    """A sentence on what the bundle returns for outputs that are strings or maps in the model."""
     names = ", ".join(found.labels[:_SHOWN_LABELS])
     names += ", ..." if len(found.labels) > _SHOWN_LABELS else ""
     if found.columns:
@@ -87,7 +87,7 @@ def labels_text(found: OutputLabels) -> str:
 
 
 def validated(constraints: Constraints, verified: VerifyManifest) -> str:
-    """What validating a selection came to, in a line. By how much it is faster, the run's own
+    """The result of validating a selection, in a line. By how much it is faster, the run's own
     benchmark says: two ratios of one bundle differ."""
     back = len(constraints.given_back)
     speed = "default schedules"
@@ -99,7 +99,7 @@ def validated(constraints: Constraints, verified: VerifyManifest) -> str:
 
 
 def accelerated(compiled: CompileManifest) -> str:
-    """What of a bundle's time is counted on an accelerator, and not measured."""
+    """The part of a bundle's time that is counted on an accelerator, and not measured."""
     return f"{counted(compiled.offloaded, 'step')}, simulated {time_text(compiled.simulated_us)}"
 
 
@@ -108,7 +108,7 @@ def _launches(count: int) -> str:
 
 
 def deviation_text(verified: VerifyManifest) -> str:
-    """How far a bundle's outputs are from the oracle's."""
+    """The deviation of a bundle's outputs from the oracle's, as a text."""
     allowed = verified.decision or f"{verified.tolerance:.0e} is allowed"
     return f"{verified.max_rel:.1e} of the range from {verified.oracle}'s outputs, {allowed}"
 
@@ -130,7 +130,7 @@ def summarize(
     published: PublishedManifest,
     conclusion: tuple[str, ...] = (),
 ) -> TuneResult:
-    """What the user is told, with these sentences at its end."""
+    """The summary for the user, with these sentences at its end."""
     return TuneResult(
         model=request.model,
         name=request.name,
@@ -198,7 +198,7 @@ def _cost(result: TaskResult) -> tuple[float, int]:
 
 
 def quality_text(done: QuantizeManifest) -> str:
-    """How far a quantized network is from the float one, in a line."""
+    """The deviation of a quantized network from the float one, in a line."""
     agreed = [f"{100 * q.top1:.1f}% top-1" for q in done.held_out if q.top1 is not None]
     cosine = min((q.cosine for q in done.held_out), default=1.0)
     kind = "random samples" if done.random else "samples"
@@ -208,7 +208,7 @@ def quality_text(done: QuantizeManifest) -> str:
 
 
 def lowered_text(request: TuneRequest, run: FinishedRun) -> str:
-    """What the network's values are stored as, and what that costs; '' where it is of float32."""
+    """The type of the network's values and its loss of accuracy; '' where it is float32."""
     if run.precision is not None:
         return precision_text(run.precision)
     if not request.lowered:
@@ -221,8 +221,7 @@ def lowered_text(request: TuneRequest, run: FinishedRun) -> str:
 
 
 def gain_text(request: TuneRequest, run: FinishedRun) -> str:
-    """What smaller values would gain a network of float32; '' where it has other types, and for
-    little.
+    """The gain that a smaller type would bring; '' where it is small, or the type is not float32.
 
     Each launch takes the part of its time that the ceilings say: by its traffic or its arithmetic.
     """
@@ -262,14 +261,14 @@ def _is_of_float32(run: FinishedRun) -> bool:
 
 
 def has_packed_weights(buffers: Sequence[ProgramBuffer]) -> bool:
-    """Whether most of what is stored of weights are integers: those of 2, 4 or 8 bits, packed."""
+    """Whether most of the weights' bytes are packed integers of 2, 4 or 8 bits."""
     weights = [buffer for buffer in buffers if buffer.role == "weight"]
     integers = [each for each in weights if as_dtype(each.dtype).is_integer]
     return 2 * sum(most(each.bytes) for each in integers) > sum(most(e.bytes) for e in weights)
 
 
 def precision_text(done: PrecisionManifest) -> str:
-    """How far a network of mixed precision is from that of float32, in a line."""
+    """The deviation of a network in mixed precision from the float32 one, in a line."""
     kind = "random samples" if done.random else "samples"
     agreed = [f", {100 * q.top1:.1f}% top-1" for q in done.quality if q.top1 is not None]
     text = f"mixed {done.stored}, {len(done.kept)} of {len(done.layers)} layers in float32: "

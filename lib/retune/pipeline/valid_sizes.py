@@ -1,4 +1,4 @@
-"""Whether a network can have every size of a request's ranges. Read `check_every_size`."""
+"""Check that a network is valid at every size of a request's ranges. Read `check_every_size`."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -53,7 +53,7 @@ def _fitting(
 
 
 def _advice(every: Sequence[Size], fit: Sequence[Condition]) -> str:
-    """Which ranges to give: those in the least steps at which all operands fit."""
+    """Advice on ranges: the least steps at which all operands fit."""
     named = {size.name for condition in fit for size in condition.dim.sizes}
     halved, rest = [s for s in every if s.name in named], [s for s in every if s.name not in named]
     for step in _STEPS[1:] if fit else ():

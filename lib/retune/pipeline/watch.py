@@ -1,4 +1,4 @@
-"""Those who watch a run: where its progress goes, and their wish to measure no more.
+"""Watchers of a run: where its progress goes, and their wish to stop measuring.
 
 Both are known by the context of the caller and not by parameters, since what calls a stage (such
 as Prefect) passes plain data on. Threads that work for a stage run in a copy of its context.
@@ -50,7 +50,7 @@ def watching(progress: Progress | None = None, stop: Stop | None = None) -> Gene
 
 
 def tell(event: TuneEvent) -> None:
-    """Those who watch know of the event when the call returns."""
+    """Tell the watchers of an event; they know of it when the call returns."""
     log_event(event)
     for progress in _WATCH.get().progress:
         progress(event)

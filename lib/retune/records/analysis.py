@@ -81,7 +81,7 @@ def curve(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def failures(rows: pd.DataFrame) -> pd.DataFrame:
-    """How candidates failed: for each task, strategy and reason their number, the most first.
+    """Numbers of failed candidates by task, strategy and reason, the most first.
 
     `share` is of the candidates that were measured for that task and strategy.
     """
@@ -121,7 +121,7 @@ def compare(before: pd.DataFrame, after: pd.DataFrame) -> pd.DataFrame:
 
 
 def importance(rows: pd.DataFrame) -> pd.DataFrame:
-    """Which knob matters: the share of the spread of log times that its values explain.
+    """The importance of each knob: the share of the variance of log times that it explains.
 
     For each task, strategy and knob of the correct trials: `explained` is epsilon squared, from 0
     (its values say nothing) to 1. It is corrected for the number of values, so that a knob that
@@ -140,7 +140,7 @@ def importance(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def tuners(rows: pd.DataFrame) -> pd.DataFrame:
-    """What each tuner found for each task: its best, beside the best of all, and how soon.
+    """Each tuner's best time for each task, beside the best of all, and how soon it was found.
 
     `trials_to_near` are the trials, in the run that took the fewest, until the tuner came within
     5 % of the best of all tuners.

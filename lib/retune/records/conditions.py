@@ -19,7 +19,7 @@ ROWS = "rows"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What a time depends on besides the candidate; all of it is stored with each record."""
+    """Conditions of a measurement: all that a time depends on besides the candidate."""
 
     device: str
     """DeviceSpec.fingerprint: model, driver and OpenCL version."""
@@ -66,7 +66,7 @@ class Conditions:
 
     @property
     def comparable(self) -> Mapping[str, str | Sequence[str | None]]:
-        """Filter of a store: records of these conditions, and those that may be.
+        """A filter for a store: records of these conditions, and records that may be of them.
 
         Records of before this column say which device they are of, and nothing else. They count for
         every condition of that device, but for layouts and networks, of which there were none:

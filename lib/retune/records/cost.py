@@ -1,4 +1,4 @@
-"""What a measurement says of a candidate's speed: one cost, which search, model and ranking share.
+"""The cost of a candidate: its drift-corrected time, which search, model and ranking share.
 
 A machine's speed drifts, and the calibration kernel, timed beside each candidate, shows it. A
 candidate's cost is its drift-corrected time: what it takes while that kernel takes NOMINAL_US, in
@@ -63,7 +63,7 @@ def drift(reference_us: np.ndarray, calm_us: np.ndarray) -> np.ndarray:
 
 
 def standard_errors(repeats: Iterable[Sequence[float] | None]) -> np.ndarray:
-    """Of the median of each measurement's repeats, as a part of it. float64 [n]
+    """Standard error of the median of each measurement's repeats, relative to it. float64 [n]
 
     NaN where fewer than two repeats say nothing of it. Repeats are taken in the precision of the
     store.
@@ -86,7 +86,7 @@ def measured_costs(measurements: Sequence[Measurement]) -> tuple[np.ndarray, np.
 
 
 def recorded_costs(rows: "Table") -> tuple[np.ndarray, np.ndarray]:
-    """The same of records, by COST_COLUMNS. float64 [n] each
+    """Times and costs of records, by COST_COLUMNS. float64 [n] each
 
     Records of early versions have no quiet time: that of their run's rows among `rows` serves.
     """

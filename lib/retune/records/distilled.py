@@ -52,7 +52,7 @@ class _FirstLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TravellingRecords:
-    """What a file holds."""
+    """The content of a file of distilled records."""
 
     records: tuple[TuningRecord, ...] = ()
     """The fastest of a task and device first."""
@@ -125,7 +125,7 @@ def write_records(
 
 
 def read_records(path: Path) -> TravellingRecords:
-    """What a file holds. Raises: InputError where it is none, RecordError for a bad line."""
+    """The content of a file. Raises: InputError where it is none, RecordError for a bad line."""
     try:
         lines = _text(path).splitlines()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:

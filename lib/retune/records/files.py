@@ -1,4 +1,4 @@
-"""Where record files lie, and how one is written so that it is there in full or not at all."""
+"""Paths of record files, and writing one so that it is there in full or not at all."""
 
 import contextlib
 import os
@@ -97,7 +97,7 @@ def listed(folder: Path) -> list[tuple[str, int, int]]:
 
 
 def sizes(root: Path) -> list[int]:
-    """Bytes of every finished record file; those that go away meanwhile are left out."""
+    """Bytes of every finished record file; files that are deleted meanwhile are left out."""
     found: list[int] = []
     for path in list_files(root):
         with contextlib.suppress(FileNotFoundError):

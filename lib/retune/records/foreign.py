@@ -120,7 +120,7 @@ def _from_ansor(line: Json) -> TuningRecord:
 
 
 def _row(kind: Kind, target: str, task: object, config: object) -> TuningRecord:
-    """What both have; the schedule is kept as it is written."""
+    """A record with the fields that both formats have; the schedule is kept as it is written."""
     return TuningRecord(
         run_id="",
         model=kind,

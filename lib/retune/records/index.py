@@ -60,7 +60,7 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What the index knows of a file."""
+    """The index's entry of a file."""
 
     folder: str
     """Below the root of all partitions."""
@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What names it in its store."""
+        """The file's key in its store."""
         return self.folder, self.name
 
     def may_match(self, wanted: Mapping[str, Collection[str | None]]) -> bool:
@@ -96,7 +96,7 @@ class _Index:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What one look at the folders of a store found."""
+    """The files that one look at the folders of a store found."""
 
     paths: list[Path]
     """Readable files that may hold matching rows, in a fixed order."""
@@ -190,7 +190,7 @@ def _read(path: Path) -> _Index:
 
 @lru_cache(maxsize=2)
 def _parsed(path: Path, version: FileVersion) -> _Index:
-    """That version, or a later one that has replaced it since."""
+    """The index in that version, or in a later one that has replaced it since."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             table = file.read()
@@ -217,7 +217,7 @@ def _index(table: pa.Table, version: FileVersion = ()) -> _Index:
 
 
 def _matching(table: pa.Table, wanted: Mapping[str, Collection[str | None]]) -> np.ndarray:
-    """For each file whether it may hold matching rows; those that cannot be read may not."""
+    """Whether each file may hold matching rows; unreadable ones may not."""
     if not table.num_rows:  # making an array of Python's values imports pandas
         return np.zeros(0, bool)
     result = table.column("sound").to_numpy().copy()
@@ -232,7 +232,7 @@ def _matching(table: pa.Table, wanted: Mapping[str, Collection[str | None]]) -> 
 
 
 def _known(index: _Index, folders: Collection[str]) -> dict[tuple[str, str], Entry]:
-    """What the index says of the readable files in these folders."""
+    """The index's entries of the readable files in these folders."""
     known: dict[tuple[str, str], Entry] = {}
     for folder in folders & index.folders.keys():
         _, first, end = index.folders[folder]
@@ -279,7 +279,7 @@ def _inspected(
 
 
 def _write(top: Path, old: _Index, entries: Sequence[Entry], folders: Mapping[str, int]) -> None:
-    """The index holds the entries of these folders, with their times, and what it held of others.
+    """Write these folders' entries and times to the index, beside its entries of others.
 
     Not if another process writes it or has written it since, or where nothing may be written: the
     next reader tries again.
@@ -296,7 +296,7 @@ def _write(top: Path, old: _Index, entries: Sequence[Entry], folders: Mapping[st
 
 
 def _merged(old: _Index, entries: Sequence[Entry], folders: Mapping[str, int]) -> pa.Table:
-    """What the index holds, with these entries instead of what it held of their folders.
+    """The index with these entries instead of its former ones of their folders.
 
     A folder with a file that cannot be read has no time, so every reader tries and names that file.
     """

@@ -116,7 +116,7 @@ class NightRow:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What the network on its device is known by in the fleet."""
+        """The key of the network on its device within the fleet."""
         return self.network, self.device
 
 
@@ -215,7 +215,7 @@ def _rows(table: pa.Table) -> list[NightRow]:
 
 
 def _row(values: Mapping[str, Any]) -> NightRow:
-    """What the file leaves out has the field's default."""
+    """The row; a field that the file leaves out has its default."""
     return NightRow(**{name: value for name, value in values.items() if value is not None})
 
 

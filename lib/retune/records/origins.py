@@ -1,4 +1,4 @@
-"""What rows were made from: the expression of each task, and each device that took times.
+"""Origins of rows: the expression of each task, and the device of each measurement.
 
 A row names them by `task_key` and `spec`; each is a file of its own beside the partitions, written
 once however many rows name it. With them, the trace and the decisions of a row, its features can be
@@ -26,7 +26,7 @@ Rows and files of before name their devices without them."""
 
 
 def spec_key(spec: DeviceSpec) -> str:
-    """What rows call the device: equal for equal specs, whichever version wrote them."""
+    """The device's key in rows: equal for equal specs, whichever version wrote them."""
     facts = asdict(spec.lasting)
     unknown = {name for name, value in _LATER.items() if facts[name] == value}
     return content_key({name: value for name, value in facts.items() if name not in unknown})

@@ -29,7 +29,7 @@ JUDGED = ("status", "error", "median_us")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quarantined:
-    """One configuration of a task that is not to be used on a device."""
+    """A configuration of a task that must not be used on a device."""
 
     record_id: str
     """The offending record; others of the configuration share its fate."""
@@ -48,7 +48,7 @@ class Quarantined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _QuarantineFile:
-    """What the file holds."""
+    """The content of the file."""
 
     quarantined: tuple[Quarantined, ...] = ()
 
@@ -68,7 +68,7 @@ def quarantined(root: Path) -> tuple[Quarantined, ...]:
 
 
 def quarantine(root: Path, records: Sequence[TuningRecord], reason: str) -> None:
-    """None of the records' configurations counts as right on its device any more.
+    """Quarantine the records' configurations: on their device they no longer count as right.
 
     The file is replaced in one step; what is in quarantine already is left as it is.
     """

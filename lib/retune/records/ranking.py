@@ -1,4 +1,4 @@
-"""Which records of a task are the fastest: questions that are asked of a store."""
+"""Ranking of a task's records by cost."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -43,7 +43,7 @@ def top(
 
 
 def _fastest(table: pa.Table, count: int) -> list[int]:
-    """Numbers of the rows by which the fastest configurations stand, fastest first."""
+    """Row numbers of the fastest configurations, fastest first."""
     if not table.num_rows:
         return []  # a frame imports pandas, which takes a third of a second
     rows = table.to_pandas()

@@ -1,4 +1,4 @@
-"""What one measurement is, and what one record is. Plain data: no arrow, no pandas.
+"""The schema of a measurement and of a record. Plain data: no arrow, no pandas.
 
 A record is an identity (what was measured, where, by whom) and a Measurement (what came out).
 Failed candidates are records too: search and cost model learn from them.

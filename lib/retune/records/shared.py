@@ -1,4 +1,4 @@
-"""Records that others have measured: those of a team, and those that come with the package.
+"""Shared records: a team's, and those that come with the package.
 
 Read `shared_records`. They are suggestions: a search measures them before anything else and keeps
 what is right and fast here. What the user's own store has goes before a team's, and that before
@@ -72,7 +72,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 @lru_cache(maxsize=16)
 def _joined(files: tuple[tuple[Path, FileVersion], ...]) -> TravellingRecords:
-    """What all files of these versions hold."""
+    """The content of all files of these versions."""
     found = [_of(path) for path, _ in files]
     return TravellingRecords(
         records=tuple(record for one in found for record in one.records),

@@ -71,7 +71,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a store holds."""
+    """Counts of a store's content."""
 
     files: int
     bytes: int
@@ -93,7 +93,7 @@ class RecordStore:
         self._damaged: dict[Path, str] = {}
 
     def append(self, records: Sequence[TuningRecord]) -> Path:
-        """One new file with the records, on disk when the call returns.
+        """Append the records as a new file, on disk when the call returns.
 
         Raises: InputError if there are none, or if they are of several models or devices.
         """
@@ -130,7 +130,7 @@ class RecordStore:
         filters: Mapping[str, Filter] | None = None,
         columns: Sequence[str] | None = None,
     ) -> pa.Table:
-        """What `scan` gives, as an arrow table; all columns are those of READ_SCHEMA."""
+        """The rows of `scan` as an arrow table; all columns are those of READ_SCHEMA."""
         wanted, given = list(columns or READ_SCHEMA.names), filters or {}
         _check_names([*wanted, *given])
         return self._table(given, wanted)
@@ -394,7 +394,8 @@ def _open_file(path: Path) -> Mapping[str, index.Values] | Exception:
 
 @lru_cache(maxsize=1 << 12)
 def _stated_by(folder: Path) -> Mapping[str, str]:
-    """What a folder's names say of all rows in it. Raises: RecordError, as `partition_values`."""
+    """The column values that a folder's names state for all rows in it. Raises: RecordError, as
+    `partition_values`."""
     return files.partition_values(folder)
 
 
@@ -440,7 +441,7 @@ def _read_file(
 
 
 def _may_match(file: pq.FileMetaData, number: int, wanted: Mapping[str, pa.Array]) -> bool:
-    """Whether rows of that group can have the values, by what it states of its columns."""
+    """Whether rows of that row group can have the values, by its column statistics."""
     if file.num_row_groups == 1:  # the index has chosen the file
         return True
     group = file.row_group(number)
@@ -455,7 +456,7 @@ def _may_match(file: pq.FileMetaData, number: int, wanted: Mapping[str, pa.Array
 
 
 def _column(table: pa.Table, field: pa.Field, rows: int) -> pa.ChunkedArray | pa.Array:
-    """That of the field, in its type; nulls where an earlier version had none."""
+    """The field's column in its type; nulls where an earlier version had none."""
     found = table.schema.get_all_field_indices(field.name)
     if len(found) > 1:
         raise pa.ArrowInvalid(f"it has {len(found)} columns {field.name}")
@@ -481,7 +482,7 @@ def _where(table: pa.Table, given: Mapping[str, Filter]) -> pa.Table:
 
 
 def _values(name: str, value: Filter) -> pa.Array:
-    """What a column is compared with."""
+    """The values that a column is compared with."""
     return pa.array(_choices(value), READ_SCHEMA.field(name).type)
 
 

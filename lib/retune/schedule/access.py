@@ -1,4 +1,4 @@
-"""What each axis of a stage does to what the stage reads, from its affine accesses.
+"""Roles of a stage's axes, from its affine accesses: which operands each axis moves along.
 
 A result axis moves some operands and leaves the others where they are: what it leaves serves all of
 its results. A reduce axis is a window's where it stands in one index with a result axis, as in
@@ -25,7 +25,7 @@ class AffineAccess:
 
     @property
     def scope(self) -> Scope:
-        """Where it lies."""
+        """The memory that the operand lies in."""
         return self.load.buffer.scope
 
     @cached_property
@@ -88,7 +88,7 @@ class AffineAccess:
         return any(form is not None and bool(form[0]) for form in forms)
 
     def step(self, axis: Var) -> float:
-        """How far the index that the variable is in moves with it; 1 where that is not known."""
+        """The coefficient of the variable in its index; 1 where that is not known."""
         for d in self.dimensions(axis)[:1]:
             form = affine(self.load.indices[d], {axis})
             coefficient = form[0].get(axis) if form else None
@@ -124,12 +124,12 @@ class Accesses:
 
     @cached_property
     def operands(self) -> tuple[AffineAccess, ...]:
-        """What it reads, in order."""
+        """The operands that the block reads, in order."""
         return tuple(AffineAccess(load) for load in loads(self.block.value))
 
     @cached_property
     def result(self) -> AffineAccess:
-        """What it writes."""
+        """The result that the block writes."""
         return AffineAccess(Load(self.block.buffer, self.block.indices))
 
     @cached_property
@@ -236,7 +236,7 @@ class Accesses:
         )
 
     def orders(self) -> dict[str, tuple[int, ...]]:
-        """For operands whose channels are not their last dimension: the order in which they are."""
+        """A dimension order with channels last, for each operand that has another one."""
         found: dict[str, tuple[int, ...]] = {}
         channel = self.channel
         for operand in self.operands:

@@ -103,12 +103,13 @@ class AttentionStages:
 
     @property
     def causal(self) -> bool:
-        """Whether queries see some of the first keys alone."""
+        """Whether queries see only some of the first keys."""
         return isinstance(self.biased.value, Select)
 
     @staticmethod
     def of(program: Program, name: str) -> "AttentionStages":
-        """Those before the stage `name`. Raises: ScheduleError where it does not end attention."""
+        """The stages of attention that end in `name`. Raises: ScheduleError if it does not end
+        attention."""
         _, out, path = root_nest(program, name)
         makers = {b.buffer: b for b in blocks(program.body)}
 
@@ -196,7 +197,7 @@ class _RowsNest:
         return over([*tiles, *heads] if found.causal else [*heads, *tiles], rows)
 
     def _stages(self) -> list[Stmt]:
-        """What is computed for a row, in order."""
+        """The stages of one row, in order."""
         f = self._found
         row: dict[Var, Expr] = {f.row: self._row}
         scores = self._over_keys(f.scores, row, {}, f.width)
@@ -234,7 +235,7 @@ class _RowsNest:
         return redirect(value, read)
 
     def _indices(self, stage: Block, row: Mapping[Var, Expr], key: Expr) -> list[Expr]:
-        """Where the row is in a stage's results, in terms of the nest."""
+        """The indices of the row in a stage's results, in terms of the nest."""
         f = self._found
         weight = next(iter(dict.fromkeys(loads(f.out.value))))
         at = {**row, f.key.var: key}

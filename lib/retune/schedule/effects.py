@@ -1,4 +1,4 @@
-"""Which elements the instances of a parallel loop write: whether two of them may meet in one.
+"""Check that no two instances of a parallel loop write the same element.
 
 Instances that store the same value to one element, as overlapping tiles do, disturb nobody. A sum
 is another matter: what it adds to has to be one instance's own.

@@ -88,7 +88,7 @@ class _JoinedGroups:
 
     @property
     def wide_data(self) -> Load:
-        """What the stage reads of the data. Raises: ScheduleError unless groups lie in turn."""
+        """The read of the data. Raises: ScheduleError unless groups follow each other."""
         channel, step = self.block.indices[-1], self.step.var
         own = channel // self.made * self.depth + step
         if self.data.indices.count(own) != 1:
@@ -99,7 +99,7 @@ class _JoinedGroups:
 
     @property
     def read(self) -> Load:
-        """What it reads of its weights."""
+        """The stage's read of its weights."""
         source = self.weights.buffer
         shape = list(source.shape)
         shape[self.weights.indices.index(self.step.var)] = const(self.depth * self.count)
@@ -107,7 +107,7 @@ class _JoinedGroups:
         return Load(made, self.weights.indices)
 
     def nest(self) -> Stmt:
-        """What makes the weights."""
+        """The nest that makes the weights."""
         made, indices = self.read.buffer, self.weights.indices
         axes = axes_of(made)
         step, channel = (axes[indices.index(i)] for i in (self.step.var, self.block.indices[-1]))

@@ -65,7 +65,7 @@ def _is_product(block: Block) -> bool:
 
 
 def _copy(load: Load, block: Block, step: Var, count: int) -> Load:
-    """What the stage reads of an operand's copy."""
+    """The stage's read of an operand's copy."""
     pairs = zip(load.indices, load.buffer.shape, strict=True)
     shape = tuple(const(count) if index == step else extent for index, extent in pairs)
     made = Buffer(f"{block.name}.{load.buffer.name}.long", shape, load.buffer.dtype)
@@ -73,7 +73,7 @@ def _copy(load: Load, block: Block, step: Var, count: int) -> Load:
 
 
 def _nest(load: Load, made: Buffer, last: For) -> Stmt:
-    """What copies an operand."""
+    """The nest that copies an operand."""
     axes = axes_of(made)
     step = axes[load.indices.index(last.var)]
     read = Load(load.buffer, tuple(axes))

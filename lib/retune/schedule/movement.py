@@ -217,7 +217,8 @@ def _produced(program: Program, who: str, block: Block, loop: For) -> Buffer:
 
 
 def _check_complete(program: Program, who: str, source: Buffer, loop: For) -> None:
-    """After an iteration of `loop`, its part of `source` is final, and one work-item's own."""
+    """Check that an iteration of `loop` completes its part of `source`, which is one work-item's
+    own."""
     for writer, path in paths(program.body):
         if writer.buffer != source:
             continue
@@ -232,7 +233,7 @@ def _check_complete(program: Program, who: str, source: Buffer, loop: For) -> No
 
 
 def _check_operands(program: Program, who: str, block: Block, loop: For, source: Buffer) -> None:
-    """What else the block reads exists before the nest of `loop` starts."""
+    """Check that the block's other operands exist before the nest of `loop` starts."""
     roots = program.body.stmts
     position = roots.index(root_of(program, loop))
     late = {b.buffer for root in roots[position:] for b in blocks(root)}

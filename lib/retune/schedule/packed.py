@@ -90,7 +90,7 @@ class _PackedOperand:
         return _PackedOperand(load, row, column, size, made, apart)
 
     def nest(self) -> Stmt:
-        """What lays it out."""
+        """The nest that writes the packed operand."""
         axes = axes_of(self.made)
         if self.apart:
             *others, pack, own, near = axes
@@ -107,7 +107,7 @@ class _PackedOperand:
         return stage_nest(self.made, axes, Load(self.load.buffer, tuple(indices)))
 
     def read(self, far: Var, near: Var) -> Load:
-        """What the reduction reads of it."""
+        """The reduction's read of the packed operand."""
         index = enumerate(self.load.indices)
         others = [i for d, i in index if d not in (self.row, self.column)]
         column = self.load.indices[self.column]

@@ -58,7 +58,8 @@ def panels(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
 
 
 def _operands(block: Block, step: Var) -> tuple[Load, Load]:
-    """What is read by rows of results, and by columns. Raises: ScheduleError if that is unclear."""
+    """The operands read by rows and by columns of results. Raises: ScheduleError if that is
+    unclear."""
     found = [*dict.fromkeys(loads(block.value))]
     column = block.indices[-1]
     product = isinstance(block.value, Binary) and block.value.op == "mul"
@@ -113,7 +114,7 @@ class _Panel:
         return Buffer(name, shape, self.load.buffer.dtype)
 
     def nest(self) -> Stmt:
-        """What fills it."""
+        """The nest that fills the panel."""
         made = self.made
         axes = axes_of(made)
         along: Expr = axes[-1]
@@ -129,7 +130,7 @@ class _Panel:
         return stage_nest(made, axes, read)
 
     def read(self, far: Var, near: Var) -> Load:
-        """What the reduction reads of it."""
+        """The reduction's read of the panel."""
         own: list[Expr] = [loop.var for loop in self.own]
         if not self.by_columns:
             return Load(self.made, (*own, far * self.pack + near if self.pack > 1 else far))

@@ -105,7 +105,7 @@ def _pipelined(
 
 
 def _zeros_unless(copy: Stmt, condition: Expr) -> Stmt:
-    """The copy, which reads nothing where the condition does not hold. A guard would be a branch
+    """The copy with zeros where the condition does not hold. A guard would be a branch
     between what items copy and what they compute."""
 
     def rule(node: Stmt) -> Stmt | None:

@@ -24,7 +24,7 @@ from retune.schedule.trace import Argument, Trace, TraceStep
 
 
 class Recorder:
-    """What a `Schedule` knows; its primitives stand there."""
+    """The state of a `Schedule`, whose primitives are in its own file."""
 
     def __init__(self, program: Program, given: Given | None = None) -> None:
         self.program = program
@@ -138,7 +138,7 @@ class Recorder:
         self.constraints += self._unsettled(condition, why)
 
     def prefer(self, condition: Expr) -> None:
-        """Where nothing was measured, candidates for which it holds come before others."""
+        """Prefer candidates for which it holds, as long as nothing was measured."""
         self.preferences.append(condition)
 
     # -- helpers -----------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Recorder:
         outputs: Sequence[str] = (),
         needed: Sequence[Expr] = (),
     ) -> None:
-        """The step is done: it made `program`, and candidates meet what it `needed`.
+        """Record a step that made `program`; candidates meet the constraints that it `needed`.
 
         Nothing else changes the program, so a primitive that raises has changed nothing.
         """

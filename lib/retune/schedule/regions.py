@@ -1,4 +1,4 @@
-"""Which part of a buffer a loop's body touches: the footprint that a copy of it needs."""
+"""The region of a buffer that a loop's body touches: the footprint that a copy of it needs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,8 @@ class BufferRegion:
     extents: tuple[Expr, ...]
 
     def guard(self, axes: Iterable[Var], buffer: Buffer) -> list[Expr]:
-        """What keeps `first + axes` inside the buffer, where the box may pass its ends."""
+        """The condition that keeps `first + axes` inside the buffer, where the box may pass its
+        ends."""
         terms: list[Expr] = []
         box = zip(axes, self.first, self.extents, buffer.shape, strict=True)
         for axis, first, extent, full in box:
@@ -196,7 +197,7 @@ def read_under_condition(body: Stmt, buffer: Buffer) -> bool:
 
 
 def read_where(body: Stmt, buffer: Buffer) -> list[Expr]:
-    """What every block there that reads the buffer asks of sizes and of the loops around.
+    """Conditions on sizes and outer loops that hold wherever a block there reads the buffer.
 
     Where it does not hold, as past the end of what tiles cover, nothing of the buffer is needed.
     """

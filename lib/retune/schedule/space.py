@@ -100,7 +100,7 @@ class Sketch:
         return self.symbols(rows) | sizes
 
     def values(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """What the rows give to each decision, by name. int64 [n, values]"""
+        """The decisions' values in each row, by name. int64 [n, values]"""
         return {d.name: d.table[rows[:, i]] for i, d in enumerate(self.decisions)}
 
     def valid(self, rows: np.ndarray) -> np.ndarray:
@@ -108,7 +108,7 @@ class Sketch:
         return holds(self.constraints, self.symbols(rows), len(rows))
 
     def preferred(self, rows: np.ndarray) -> np.ndarray:
-        """Of these rows those that meet every preference, or all if none do."""
+        """The rows that meet every preference, or all rows if none do."""
         met = rows[holds(self.preferences, self.symbols(rows), len(rows))]
         return met if len(met) else rows
 
@@ -269,7 +269,8 @@ class Space:
 
     @cached_property
     def laid(self) -> tuple[Sketch, ...]:
-        """Those for activations in blocks. They are found by name, and never sampled or listed."""
+        """Sketches for blocked activations (NCHW16c), found by name, and never sampled or
+        listed."""
         return self.more()
 
     @property

@@ -92,7 +92,7 @@ class _RowWindow:
 
     @property
     def channels(self) -> int:
-        """Of a pixel."""
+        """Channels of a pixel."""
         return evaluate_int(self.step.extent)
 
     @property
@@ -110,7 +110,7 @@ class _RowWindow:
 
     @property
     def strip(self) -> Load:
-        """What the stage reads of the strips."""
+        """The stage's read of the strips."""
         assert self.at is not None, "it was asked for"
         source, width = self.data.buffer, evaluate_int(self.data.buffer.shape[-2])
         length = (width - self.taps) * self.pixel + self.run
@@ -121,7 +121,7 @@ class _RowWindow:
 
     @property
     def laid(self) -> Load:
-        """What it reads of the weights."""
+        """The stage's read of the weights."""
         source, step = self.weights.buffer, self.step.var
         pairs = [
             (index, const(self.run) if index == step else extent)
@@ -133,7 +133,7 @@ class _RowWindow:
         return Load(made, tuple(index for index, _ in pairs))
 
     def strips_nest(self) -> Stmt:
-        """What makes the strips."""
+        """The nest that makes the strips."""
         made = self.strip.buffer
         *rows, along = axes = axes_of(made)
         pixel, channel = along // self.pixel, along % self.pixel
@@ -142,7 +142,7 @@ class _RowWindow:
         return stage_nest(made, axes, select(inside, read, const(0, read.dtype)))
 
     def weights_nest(self) -> Stmt:
-        """What makes the weights."""
+        """The nest that makes the weights."""
         made, chosen = self.laid.buffer, self.laid.indices
         axes = axes_of(made)
         along = axes[chosen.index(self.step.var)]

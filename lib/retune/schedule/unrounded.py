@@ -36,7 +36,7 @@ def unrounded(program: Program, name: str, sizes: Sequence[int]) -> tuple[Progra
 
 
 def _rounded(block: Block) -> Mapping[Expr, Load]:
-    """What rounds each element that a stage of float32 reads."""
+    """The rounding of each float32 element that the stage reads."""
     found = (load for load in loads(block.value) if load.buffer.dtype is FLOAT32)
     return {call(rounding(TF32), load): load for load in found}
 

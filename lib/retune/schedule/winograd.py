@@ -105,14 +105,14 @@ class WinogradConvolution:
         return ERRORS[self.taps][m] * (self.extents[self.depth] / _CHANNELS) ** 0.5
 
     def roundings(self, m: int, *, stored: bool = False) -> float:
-        """That error as a multiple of the direct convolution's."""
+        """The error as a multiple of the direct convolution's."""
         if stored:
             return STORED[self.taps][m] / _DIRECT_STORED
         return ERRORS[self.taps][m] / DIRECT[self.taps]
 
     @property
     def stored_alike(self) -> bool:
-        """Whether its data and weights are of one type that is only stored."""
+        """Whether data and weights are of the same storage-only type."""
         dtype = self.data.buffer.dtype
         return dtype.is_small_float and self.weight.buffer.dtype == dtype
 
@@ -386,7 +386,7 @@ def _loader(buffer: Buffer) -> Read:
 
 
 def _along(axis: int, matrix: Matrix, read: Read) -> Read:
-    """What `matrix` makes of the values that `read` gives along an axis."""
+    """The product of `matrix` and the values that `read` gives along an axis."""
     return lambda *at: _chosen(matrix, at[axis], lambda i: read(*at[:axis], i, *at[axis + 1 :]))
 
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What stays the same for all of a run's processes, but for `spent_s`."""
+    """Settings that all of a run's processes share, except for `spent_s`."""
 
     run_id: str
     model: str
@@ -211,7 +211,7 @@ class Session:
     # -- searching -------------------------------------------------------------------------------
 
     def search(self, task_key: str, report: Report = quiet, stop: Stop = never) -> End:
-        """The task has had all of its batches when the call returns; why there are no more.
+        """Measure batches of the task until it is done. Returns the reason why there are no more.
 
         Blocks while other tasks have the devices, so every task needs a thread of its own. What one
         task's worker raises ends that worker alone: the others go on without the task, which may
@@ -279,7 +279,7 @@ class Session:
         return state.key if state else None
 
     def _is_enough(self) -> bool:
-        """Whether less is expected than the least gain for which the search goes on."""
+        """Whether the expected gain is below the least one for which the search goes on."""
         least = self.settings.least_gain
         return bool(least) and expected_share([r.outlook for r in self._runs.values()]) < least
 
@@ -475,7 +475,8 @@ class Session:
         return run
 
     def _prior(self, space: Space, default: Candidate) -> float:
-        """What a task is expected to save, by the offline model as far as it is trusted."""
+        """The time that a task is expected to save, by the offline model as far as it is
+        trusted."""
         if self._offline is None:
             return TYPICAL_GAIN
         others = space.sample(_JUDGED, np.random.default_rng(self.settings.seed))

@@ -136,7 +136,7 @@ def passes_for(layout: Layout, *, precision: Precision = FLOAT32_PRECISION) -> t
 def _phases(
     layout: Layout, precision: Precision, whole: bool
 ) -> tuple[list[Pass], list[Pass], list[Pass]]:
-    """What runs before the rounds, in each of them, and after them."""
+    """The passes before the rounds, in each round, and after them."""
     rounds = [
         step for step in PASSES if step.layout in (None, layout) and not (whole and step.parts)
     ]
