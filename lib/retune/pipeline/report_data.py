@@ -1,5 +1,6 @@
 """The data of the report, gathered from a run's manifests and from the record store."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -7,13 +8,15 @@ from pathlib import Path
 
 from retune.bundle.format import read_outline
 from retune.core.dims import values_text
+from retune.core.layouts import IOLayouts
 from retune.core.names import is_built_in
 from retune.core.quantities import counted, flop_text, numbered, time_text
 from retune.core.results import KernelTime, TaskResult
 from retune.core.target import model_of
 from retune.device.opening import is_simulated
+from retune.pipeline.layouts import summary
+from retune.pipeline.network import open_network
 from retune.pipeline.report_details import run_trials, trial_notes
-from retune.pipeline.report_layouts import report_layouts
 from retune.pipeline.request import TuneRequest
 from retune.pipeline.results import FinishedRun
 from retune.pipeline.sizes import sizes, usual_values
@@ -29,8 +32,9 @@ from retune.pipeline.summary import (
     task_results,
     validated,
 )
-from retune.report.data import ReportCurve, ReportData
+from retune.report.data import LayoutStep, ReportCurve, ReportData, ReportLayouts
 from retune.report.vta import queue_chart
+from retune.search.layout.assignment import copy_name, with_layouts
 from retune.targets.vta.step import TITLE, OffloadedStep
 from retune.targets.vta.timing import simulate
 
@@ -58,7 +62,7 @@ def report_data(
         layers=run.quantized.layers if run.quantized else (),
         precision=precision_text(run.precision) if run.precision else "",
         types=run.precision.layers if run.precision else (),
-        layouts=report_layouts(request, run),
+        layouts=_layouts(request, run),
         network_times=bool(run.constraints.iterations),
     )
 
@@ -180,3 +184,63 @@ def _sizes(request: TuneRequest, run: FinishedRun) -> dict[str, str]:
 
 def _size(count: int) -> str:
     return f"{count / 2**20:.2f} MiB" if count >= 1 << 20 else f"{count / 2**10:.1f} KiB"
+
+
+def _layouts(request: TuneRequest, run: FinishedRun) -> ReportLayouts | None:
+    """The plan with what was expected and measured; None where layouts were not planned."""
+    done = run.layouts
+    if not done.totals:
+        return None
+    kept = run.selection.layouts == done.plan.layouts
+    return ReportLayouts(
+        summary=summary(done),
+        totals=tuple((total.name, total.us, total.copies) for total in done.totals),
+        kept=_kept_text(run, kept=kept),
+        steps=_layout_steps(request, run, kept=kept),
+    )
+
+
+def _kept_text(run: FinishedRun, *, kept: bool) -> str:
+    ratio = run.constraints.nhwc_ratio
+    if not run.layouts.plan.layouts.activations:
+        return ""
+    if not kept:
+        told = f" ({ratio:.3f} of the time in NHWC)" if ratio else ""
+        return f"The bundle is NHWC throughout: other layouts were not faster beyond doubt{told}."
+    return f"The bundle takes {ratio:.3f} of the time in NHWC, in turns." if ratio else ""
+
+
+def _layout_steps(request: TuneRequest, run: FinishedRun, *, kept: bool) -> tuple[LayoutStep, ...]:
+    """The plan's kernels and copies; times of the bundle are known where it is the plan's."""
+    plan = run.layouts.plan
+    network = with_layouts(open_network(request).network, plan.layouts)
+    copies = {
+        copy_name(value, layout): (
+            IOLayouts(how.made, layout),
+            plan.copies_us[value] / len(how.copies),
+        )
+        for value, how in plan.layouts.activations.items()
+        for layout in how.copies
+    }
+    measured: defaultdict[str, float] = defaultdict(float)
+    for row in run.bench.profile if kept else ():
+        measured[row.label] += row.us
+    makers: dict[str, str] = {}
+    found: list[LayoutStep] = []
+    for group in (placed.group for placed in network.groups):
+        reads = tuple(dict.fromkeys(makers[v] for v in group.inputs if v in makers))
+        makers |= dict.fromkeys(group.outputs, group.name)
+        copy = copies.get(group.outputs[0])
+        kernel = plan.layouts.of_kernel(group.name), plan.kernels_us.get(group.name, 0.0)
+        io, us = copy or kernel
+        found.append(
+            LayoutStep(
+                label=group.name,
+                reads=reads,
+                io=io,
+                us=us,
+                measured_us=measured.get(group.name),
+                copy=copy is not None,
+            )
+        )
+    return tuple(found)

@@ -6,11 +6,10 @@ from dataclasses import replace
 from retune.core.errors import LookupFailed
 from retune.core.keys import content_key
 from retune.search.tuners.annealing import AnnealingTuner
+from retune.search.tuners.baselines import GridTuner, RandomTuner
 from retune.search.tuners.evolutionary import EvolutionaryTuner
 from retune.search.tuners.genetic import GeneticTuner
-from retune.search.tuners.grid_search import GridTuner
 from retune.search.tuners.protocol import Setting, Tuner
-from retune.search.tuners.random_search import RandomTuner
 
 TUNERS: Mapping[str, Callable[[Setting], Tuner]] = {
     "evolutionary": EvolutionaryTuner,

@@ -3,6 +3,9 @@
 What is computed of each axis while importing is in `resizing`; here it becomes the cheapest ops
 that do it. Axes of which each result mixes a few elements in all share one op, which reads the data
 once; those that mix more follow each other, the ones that shrink first.
+
+Extents may depend on sizes. Where a scale is the same for all sizes, so are the coordinates: tables
+for the largest sizes hold those of all. Elsewhere they are computed as the network runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,21 +17,18 @@ from typing import Any
 import numpy as np
 
 from retune.core.dims import always_empty, always_same, example, is_fixed
-from retune.core.dtypes import FLOAT32, DType
+from retune.core.dtypes import FLOAT32, INT32, DType
 from retune.core.errors import ModelError
 from retune.frontend.onnx.ops.registry import Emitter, OnnxNode, onnx_op, positive_axis
 from retune.frontend.onnx.ops.resizing import BY_SCALE, CROP, Method, ResizedAxis, Taps, taps
-from retune.frontend.onnx.ops.resizing_open import (
-    by_coordinates,
-    first_indices,
-    resized_by_coordinates,
-)
 from retune.frontend.onnx.ops.windows import from_image, to_image
 from retune.ops import Array
 from retune.ops.extents import Ratio, array_of_extents
 
 _SHARED_TAPS = 4
 """Elements that axes which are resized together may mix: as many as in bilinear images."""
+_BY_SCALE_ALONE = ("half_pixel", "pytorch_half_pixel", "asymmetric", "tf_half_pixel_for_nn")
+"""Coordinates that do not depend on the extents otherwise than by the scale."""
 
 
 @onnx_op("Upsample")
@@ -188,9 +188,9 @@ def _resize(node: OnnxNode, emit: Emitter, axes: Mapping[int, ResizedAxis], meth
                 "least, before and after"
             )
     axes = {axis: plan for axis, plan in axes.items() if not plan.keeps}
-    moving = {axis for axis, plan in axes.items() if by_coordinates(plan, method, dtype)}
+    moving = {axis for axis, plan in axes.items() if _by_coordinates(plan, method, dtype)}
     for axis in moving:
-        value = resized_by_coordinates(emit, value, axis, axes[axis], method)
+        value = _resized_by_coordinates(emit, value, axis, axes[axis], method)
     axes = {axis: plan for axis, plan in axes.items() if axis not in moving}
     shape = emit.shape(value)
     found = {axis: taps(plan, method) for axis, plan in axes.items()}
@@ -219,7 +219,7 @@ def _applied(emit: Emitter, value: str, step: _Step) -> str:
     tables = [emit.stored("table", array) for array in step.constants]
     if step.op == "gather":
         plan = step.axis
-        tables = [first_indices(emit, tables[0], plan)] if plan and not plan.fixed else tables
+        tables = [_first_indices(emit, tables[0], plan)] if plan and not plan.fixed else tables
     return emit.temp(step.op, value, *tables, **step.attrs)
 
 
@@ -292,3 +292,50 @@ def _shown(found: Mapping[int, Taps], rank: int) -> Array | None:
         mask.reshape([-1 if d == axis else 1 for d in range(rank)]) for axis, mask in masks.items()
     ]
     return np.asarray(reduce(np.logical_and, sides))
+
+
+def _by_coordinates(axis: ResizedAxis, method: Method, dtype: DType) -> bool:
+    """Whether coordinates are to be computed as the network runs.
+
+    Raises: ModelError where nothing here does that.
+    """
+    if axis.fixed:
+        return False
+    alone = method.coordinates in _BY_SCALE_ALONE or (
+        method.coordinates == "half_pixel_symmetric" and axis.factor
+    )
+    if method.coordinates == "pytorch_half_pixel" and axis.made == 1:
+        raise ModelError("an axis that sometimes has one element; expected more for all sizes")
+    edges = method.exclude_outside or method.antialias or method.coordinates == CROP
+    if axis.scaled and alone and not edges:
+        return False
+    if edges or method.mode == "cubic" or not (dtype.is_float or method.mode == "nearest"):
+        raise ModelError(
+            f"resizing {axis.extent} elements to {axis.made} (mode '{method.mode}', coordinates "
+            f"'{method.coordinates}'): expected extents that are the same for all sizes, or scales "
+            "that are; fix the sizes that they depend on"
+        )
+    return True
+
+
+def _first_indices(emit: Emitter, table: str, axis: ResizedAxis) -> str:
+    """The table's indices for the axis, none behind its last element."""
+    cut = emit.part(table, 0, 0, axis.made, "places")
+    last = emit.numbers("last", [axis.extent - 1], INT32)
+    return emit.temp("minimum", cut, last, label="inside")
+
+
+def _resized_by_coordinates(
+    emit: Emitter, value: str, axis: int, plan: ResizedAxis, method: Method
+) -> str:
+    """The value with that axis resized, by coordinates that are computed in float32."""
+    return emit.temp(
+        "resize_along",
+        value,
+        axis=axis,
+        made=plan.made,
+        mode=method.mode,
+        coordinates=method.coordinates,
+        rounding=method.rounding,
+        scale=plan.scale if plan.scaled else 0.0,
+    )

@@ -1,4 +1,4 @@
-"""Grid search: the whole space in index order."""
+"""Baselines of every other tuner: random search, and the whole space in index order."""
 
 from collections.abc import Iterator
 
@@ -10,6 +10,15 @@ from retune.search.tuners.protocol import Setting, Tuner
 
 _CHUNK = 1024
 """Index combinations that are looked at together."""
+
+
+class RandomTuner(Tuner):
+    """Valid candidates drawn uniformly from each sketch, sketches in turn."""
+
+    def propose(self, count: int) -> Candidates:
+        """Up to `count` new candidates."""
+        archive = self._archive
+        return archive.take(archive.draw(count, archive.generator(self._setting.seed)))
 
 
 class GridTuner(Tuner):
