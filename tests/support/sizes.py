@@ -12,9 +12,9 @@ from retune.core.dims import Condition, Size, SizeValues, assuming, dim_of
 from retune.core.dtypes import FLOAT32, TensorType
 from retune.core.target import DeviceSpec
 from retune.device.opencl.runtime import BuiltProgram, Device
-from retune.ir.expr import as_expr, maximum
+from retune.ir.expr import Buffer, as_expr, fixed_sizes, maximum
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import Program, from_dag, program_at
+from retune.ir.stmt import Program, Seq, Stmt, from_dag, map_accesses, map_exprs
 from retune.ir.te import Dag, at_sizes, compute, concat, placeholder, reduce_axis
 from retune.ir.verify import verify
 from retune.schedule.space import Space
@@ -314,3 +314,22 @@ def assert_items_right(rules: Rules, spec: DeviceSpec, seed: int) -> None:
         inputs = inputs_for(fixed, seed)
         found = run_items(program_at(program, values), inputs, seed)
         assert_close(found, reference(fixed, inputs), f"{sketch.name} at {values}\n{program}")
+
+
+def program_at(program: Program, values: SizeValues) -> Program:
+    """The program with these values of its sizes, which may be some of them."""
+
+    def fixed(buffer: Buffer) -> Buffer:
+        return replace(buffer, shape=tuple(fixed_sizes(n, values) for n in buffer.shape))
+
+    def nest(root: Stmt) -> Stmt:
+        root = map_exprs(root, lambda expr: fixed_sizes(expr, values))
+        return map_accesses(root, lambda buffer, at: (fixed(buffer), at))
+
+    return replace(
+        program,
+        body=Seq(tuple(map(nest, program.body.stmts))),
+        inputs=tuple(map(fixed, program.inputs)),
+        scratch=tuple(map(fixed, program.scratch)),
+        outputs=tuple(map(fixed, program.outputs)),
+    )

@@ -19,7 +19,7 @@ from retune.ir.expr import Buffer, Var
 from retune.ir.memory import ArrayMemory, Arrays
 from retune.ir.plan import COMBINE, GRID_LIMIT, Plan
 from retune.ir.reduction import decompose, decompose_all
-from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, program_at, with_body
+from retune.ir.stmt import Barrier, Block, For, Program, Seq, Stmt, with_body
 from retune.ir.te import Dag, at_sizes
 
 
@@ -36,9 +36,8 @@ def run_program(
     program: Program,
     inputs: Mapping[str, np.ndarray],
     apart: Collection[Var] = (),
-    sizes: SizeValues | None = None,
 ) -> Arrays:
-    """The outputs of a loop program, by name, in their buffers' shapes, at these sizes.
+    """The outputs of a loop program, by name, in their buffers' shapes.
 
     Loops over the variables `apart` run one by one, so that of a selection which they decide only
     the chosen side is evaluated.
@@ -46,7 +45,6 @@ def run_program(
     Scratch buffers start as NaN (or the type's largest value), so reading one before it is
     written shows in the result. Raises: KeyError for an input without a value.
     """
-    program = program_at(program, sizes) if sizes else program
     arrays: Arrays = {b.name: np.asarray(inputs[b.name]) for b in program.inputs}
     for buffer in (*program.outputs, *program.scratch):
         arrays[buffer.name] = poisoned(buffer)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from operator import is_not
 from typing import Literal
 
-from retune.core.dims import SizeValues
 from retune.core.dtypes import BOOL, DType
 from retune.ir.expr import (
     Buffer,
@@ -27,7 +26,6 @@ from retune.ir.expr import (
     conjuncts,
     const,
     converted,
-    fixed_sizes,
     loads,
     size_variables,
     substitute,
@@ -498,25 +496,6 @@ def map_accesses(stmt: Stmt, change: Callable[[Buffer, Indices], Element | None]
 def replace_buffer(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
     """The statement with every read and write of one buffer going to another, same indices."""
     return map_accesses(stmt, lambda buffer, at: (new, at) if buffer == old else None)
-
-
-def program_at(program: Program, values: SizeValues) -> Program:
-    """The program with these values of its sizes, which may be some of them."""
-
-    def fixed(buffer: Buffer) -> Buffer:
-        return replace(buffer, shape=tuple(fixed_sizes(n, values) for n in buffer.shape))
-
-    def nest(root: Stmt) -> Stmt:
-        root = map_exprs(root, lambda expr: fixed_sizes(expr, values))
-        return map_accesses(root, lambda buffer, at: (fixed(buffer), at))
-
-    return replace(
-        program,
-        body=Seq(tuple(map(nest, program.body.stmts))),
-        inputs=tuple(map(fixed, program.inputs)),
-        scratch=tuple(map(fixed, program.scratch)),
-        outputs=tuple(map(fixed, program.outputs)),
-    )
 
 
 def sizes_in(program: Program) -> frozenset[SizeVar]:

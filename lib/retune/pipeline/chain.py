@@ -56,12 +56,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneResult:
+def run_chain(request: TuneRequest, by: Caller) -> TuneResult:
     """All stages of a request; those of the search for each of the sizes that it tunes for.
 
-    One process at a time has the run, from its import on. Another one waits for it, or without
-    `wait` gets BusyError, which says who has it. Raises
-    SlowerThanPeer once all is published, and otherwise: as `retune.api.tune_network` does.
+    One process at a time has the run, from its import on. Another one waits for it. Raises:
+    SlowerThanPeer once all is published, and otherwise as `retune.api.tune_network` does.
     """
     check_request(request)
     check_every_size(request)
@@ -83,7 +82,7 @@ def run_chain(request: TuneRequest, by: Caller, *, wait: bool = True) -> TuneRes
                 precision = by.call(stage_precision, own, network)
                 tell(event_of(own, precision))
                 network = mixed_network(network, precision)
-            run = run or held.enter_context(recorded_run(request, wait=wait))
+            run = run or held.enter_context(recorded_run(request))
             run.claim(run_id(own, network, spec_of(own.device)))
             recorded = _Recorded(by, run)
             searches.append(_searched(sizes, own, network, (quantized, precision), recorded, run))

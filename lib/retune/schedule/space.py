@@ -252,7 +252,7 @@ class Space:
     entries: Sequence[Sketch | Family]
     """The sketches; those of a family are made when someone asks for them."""
     more: Callable[[], tuple[Sketch, ...]] = tuple
-    """Makes the sketches of `laid`."""
+    """Makes the sketches of `blocked`."""
 
     @cached_property
     def sketches(self) -> tuple[Sketch, ...]:
@@ -268,7 +268,7 @@ class Space:
         return Space([entry for entry in self.entries if entry.roundings <= roundings])
 
     @cached_property
-    def laid(self) -> tuple[Sketch, ...]:
+    def blocked(self) -> tuple[Sketch, ...]:
         """Sketches for blocked activations (NCHW16c), found by name, and never sampled or
         listed."""
         return self.more()
@@ -276,7 +276,7 @@ class Space:
     @property
     def whole(self) -> "Space":
         """The space of all sketches, those for activations in blocks too."""
-        return Space((*self.sketches, *self.laid))
+        return Space((*self.sketches, *self.blocked))
 
     @cached_property
     def width(self) -> int:
@@ -290,7 +290,7 @@ class Space:
 
     def sketch(self, name: str) -> Sketch:
         """The sketch of that name. Raises: ScheduleError naming those that there are."""
-        for sketches in (self._made, lambda: self.laid):
+        for sketches in (self._made, lambda: self.blocked):
             for sketch in sketches():
                 if sketch.name == name:
                     return sketch

@@ -41,10 +41,10 @@ def strips(program: Program, name: str, sizes: Sequence[int]) -> tuple[Program, 
     """
     _, block, path = root_nest(program, name)
     window = _RowWindow.of(block, path, *sizes)
-    made = {window.data: window.strip, window.weights: window.laid}
+    made = {window.data: window.strip, window.weights: window.weights_read}
     nests = {
         window.strip.buffer: window.strips_nest(),
-        window.laid.buffer: window.weights_nest(),
+        window.weights_read.buffer: window.weights_nest(),
     }
     steps = {window.tap.var: [], window.step.var: [(window.step.var, const(window.run))]}
     return restated(program, name, redirect(block.value, made.get), steps, nests)
@@ -120,7 +120,7 @@ class _RowWindow:
         return Load(made, (*self.data.indices[:-2], self.at * self.pixel + self.step.var))
 
     @property
-    def laid(self) -> Load:
+    def weights_read(self) -> Load:
         """The stage's read of the weights."""
         source, step = self.weights.buffer, self.step.var
         pairs = [
@@ -143,7 +143,7 @@ class _RowWindow:
 
     def weights_nest(self) -> Stmt:
         """The nest that makes the weights."""
-        made, chosen = self.laid.buffer, self.laid.indices
+        made, chosen = self.weights_read.buffer, self.weights_read.indices
         axes = axes_of(made)
         along = axes[chosen.index(self.step.var)]
         tap, channel = along // self.pixel, along % self.pixel

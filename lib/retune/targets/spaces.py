@@ -25,7 +25,7 @@ def space_of(program: Program, op: str, spec: DeviceSpec, *, max_error: float) -
 
     Those whose error is more than `max_error`, a part of the output's range, are left out; where
     that is of a type that is only stored, one rounding of it may be more. Those of templates for
-    images in blocks are `laid`, and made when someone asks for them.
+    images in blocks are `blocked`, and made when someone asks for them.
     """
     rules = rules_for(spec).rules
     return _made(program, spec, rules, tuple(templates(op, spec.device_class)), max_error)

@@ -6,11 +6,12 @@ import pytest
 from retune.codegen.lower import finished
 from retune.core.dims import Size, assuming, dim_of
 from retune.core.target import GENERIC_CPU
-from retune.ir.stmt import Program, from_dag, loops, program_at
+from retune.ir.stmt import Program, from_dag, loops
 from retune.targets.cpu.space import cpu_space
 from tests.support.dags import dense
 from tests.support.items import run_items
 from tests.support.oracle import assert_close, inputs_for, reference
+from tests.support.sizes import program_at
 
 
 def _lowered(size: str, tile: int) -> Program:

@@ -8,10 +8,11 @@ from retune.codegen.passes.limit import MOST_OF_LANES, MOST_STATEMENTS, limit_st
 from retune.codegen.target import CPU
 from retune.core.dims import Size, assuming, dim_of
 from retune.ir.interp import run_program
-from retune.ir.stmt import Program, from_dag, loops, program_at
+from retune.ir.stmt import Program, from_dag, loops
 from retune.ir.te import Dag, at_sizes, compute, placeholder, reduce_axis
 from retune.schedule.schedule import Schedule
 from tests.support.oracle import assert_close, inputs_for, reference
+from tests.support.sizes import program_at
 
 STEPS, ROWS, LANES = 16, 8, 16
 

@@ -10,14 +10,14 @@ from retune.core.dims import Size, assuming, dim_of
 from retune.core.target import GENERIC_CPU
 from retune.ir.expr import conjuncts, size_variables, variables
 from retune.ir.interp import run_program
-from retune.ir.stmt import Program, blocks, from_dag, paths, program_at
+from retune.ir.stmt import Program, blocks, from_dag, paths
 from retune.ir.te import Dag, at_sizes
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import Space
 from retune.targets.cpu.winograd import cpu_winograd_families
 from tests.support.dags import conv2d
 from tests.support.oracle import assert_close, inputs_for, reference
-from tests.support.sizes import tokens
+from tests.support.sizes import program_at, tokens
 
 ROWS = dim_of(Size("rows", 1, 40))
 

@@ -8,14 +8,14 @@ from retune.ir.evaluate import evaluate_int
 from retune.ir.expr import Expr, as_expr, conjuncts, const, variables
 from retune.ir.interp import run_program
 from retune.ir.simplify import follows
-from retune.ir.stmt import Program, blocks, from_dag, loops, program_at
+from retune.ir.stmt import Program, blocks, from_dag, loops
 from retune.ir.te import Dag, at_sizes
 from retune.schedule.schedule import Schedule
 from retune.schedule.space import sketch_of
 from retune.targets.cost.nests import kernels
 from tests.support.dags import dense
 from tests.support.oracle import assert_close, inputs_for, reference
-from tests.support.sizes import tokens
+from tests.support.sizes import program_at, tokens
 from tests.support.tests_fixtures import Golden
 
 ROWS = dim_of(Size("rows", 1, 40))

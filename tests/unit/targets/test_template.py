@@ -142,7 +142,7 @@ def test_what_the_convolution_template_does_not_serve_is_left_to_the_rules(dag: 
 def laid_sketches(dag: Dag) -> tuple[Sketch, ...]:
     for entry in templates("conv2d_nhwc", "cpu"):
         template("conv", untuned=entry.untuned, blocks=entry.blocks)(entry.function)
-    return space_of(from_dag(dag), "conv", GENERIC_CPU, max_error=0.0).laid
+    return space_of(from_dag(dag), "conv", GENERIC_CPU, max_error=0.0).blocked
 
 
 @pytest.mark.usefixtures("forget")

@@ -104,7 +104,7 @@ def blocked_candidates(task: Task, io: IOLayouts, spec: DeviceSpec, count: int) 
     if blocks is None:
         return []
     found: list[tuple[float, Candidate]] = []
-    for sketch in task.space(spec).laid:
+    for sketch in task.space(spec).blocked:
         rows = _rows_for(sketch, blocks)
         times = estimate(sketch, rows, spec) if len(rows) else []
         for time, row in zip(times, rows, strict=True):
