@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 _FRAME_LINES = 9
-"""Lines of the table that are no tasks: title, head, rules, sum, where the cursor stands."""
+"""Lines of the table beside its tasks: title, head, rules, sum, where the cursor stands."""
 
 
 def standing_rows(event: TuneEvent) -> list[Row]:

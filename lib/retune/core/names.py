@@ -6,7 +6,7 @@ from pathlib import Path
 from retune.core.errors import InputError
 
 BUILT_IN = ("zoo:", "light:")
-"""How models begin that are no files."""
+"""Prefixes of model names that are not files."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 

@@ -111,7 +111,7 @@ def run_scheduler(
     """
     if plain and not is_loopback(host):
         raise InputError(
-            f"scheduler: expected TLS off this machine, got none for {host}; whoever reaches a "
+            f"scheduler: expected TLS off this machine, got none for {host}; anyone who reaches a "
             "farm without it runs programs there: see `retune farm certs`"
         )
     if plain and certs is not None:

@@ -411,7 +411,8 @@ def _ends_of(atom: Expr, ranges: Ranges, *, up: bool) -> tuple[Expr, ...]:
 def at_worst(condition: Expr) -> Expr:
     """A condition without sizes that implies this comparison for all sizes at hand.
 
-    Raises: ValueError for what is no comparison of sums, products and quotients of natural numbers.
+    Raises: ValueError for anything but a comparison of sums, products and quotients of natural
+    numbers.
     """
     if isinstance(condition, Binary) and condition.op in ("le", "lt"):
         a, b = _without_sizes(condition.a, up=True), _without_sizes(condition.b, up=False)

@@ -27,7 +27,7 @@ def stage_layout(request: TuneRequest, tuned: TunedTasks) -> LayoutManifest:
     """The plan of layouts; every measurement behind it is in the store.
 
     For `auto` kernels and copies are measured and the cheapest plan is solved for. Any other layout
-    is that of all activations, and for blocks kernels are measured in these. Whoever watches the
+    is that of all activations, and for blocks kernels are measured in these. A watcher of the
     run may end measuring early; the manifest is not stored then. Where nothing can be measured in
     other layouts, the manifest says why.
     """

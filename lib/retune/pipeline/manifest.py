@@ -229,7 +229,7 @@ class TunedTasks:
     reason: str
     """Why there are no further trials."""
     stopped: bool = False
-    """True: somebody wished it so, and the same request goes on."""
+    """True: the user stopped it, and the same request goes on."""
     failed: tuple[tuple[str, str], ...] = ()
     """Task key -> why its search failed for good. Such a task gets its default schedule."""
     further: float | None = None

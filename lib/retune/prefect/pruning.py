@@ -64,7 +64,7 @@ def prune_server(pruning: ServerPruning) -> None:
     """The server has nothing of it any longer; logs go a moment later."""
     with get_client(sync_client=True) as client:
         for artifact in pruning.artifacts:
-            with suppress(ObjectNotFound):  # somebody else was faster
+            with suppress(ObjectNotFound):  # another process was faster
                 client.delete_artifact(artifact)
         for run in pruning.flow_runs:
             with suppress(ObjectNotFound):

@@ -3,8 +3,8 @@
 Read `device_slot`. The slot is a lease that the run renews. Prefect's own context manager waits in
 silence, cannot be interrupted, and keeps the slot of a process that was killed for five minutes;
 here the wait says who has the slot, ends when the run is cancelled, and frees the slots of the dead
-(see `reap`). Missing limits are no error (`strict`): that a device measures one thing at a time is
-the business of its lock on its host, and a limit only keeps runs from waiting there.
+(see `reap`). A missing limit is not an error (`strict`): the device's lock on its host ensures that
+it measures one thing at a time, and a limit only keeps runs from waiting there.
 """
 
 import logging
@@ -90,7 +90,7 @@ def _acquired(device: str, run: UUID) -> UUID | None:
         _LOG.warning("the wait for a slot is over after %.0f s", time.monotonic() - began)
     if (lease := answer.lease) is None:
         return None
-    # Whoever finds this run dead gives the slot back: see `reap`.
+    # A process that finds this run dead gives the slot back: see `reap`.
     SERVER.ask(lambda client: client.update_flow_run_labels(run, {LEASE: str(lease)}))
     return lease
 

@@ -6,7 +6,7 @@ of eight channels which read four each:
 
     y[i, f] += x[i, f//8*4 + c] * w[c, f]   ->   y[i, g, f] += x[i, g*4 + c] * w[c, g*8 + f]
 
-Whoever reads the results reads them at `y[i, f//8, f%8]`, which loops over groups, if there are
+Readers of the results read them at `y[i, f//8, f%8]`, which loops over groups, if there are
 any, make plain.
 """
 

@@ -7,7 +7,7 @@ Traces have it under the name `words`:
     y[i, f] += x[i, k] * w[k, f]   ->   y.w[k.0, f*4 + k.1] = w[k.0*4 + k.1, f]
                                         y[i, f] += x[i, k.0*4 + k.1] * y.w[k.0, f*4 + k.1]
 
-Columns that are no constant, such as keys and values of attention, may be laid out alike, by a
+Columns that are not constant, such as keys and values of attention, may be laid out alike, by a
 stage that runs: its packs are an axis of their own, `y.w[k.0, f, k.1]`.
 """
 

@@ -68,7 +68,7 @@ class Sketch:
     def starting_at(self, decided: Mapping[str, Sequence[int]]) -> "Sketch":
         """The sketch with these decisions as its untuned row.
 
-        Raises: ScheduleError if they are no options, or break a constraint.
+        Raises: ScheduleError if they are not options, or break a constraint.
         """
         row = self.row(decided)
         if not self.valid(row[None])[0]:

@@ -102,7 +102,7 @@ class _RowWindow:
 
     @property
     def at(self) -> Expr | None:
-        """The first pixel of a window; None where its pixels are no neighbours."""
+        """The first pixel of a window; None where its pixels are not neighbours."""
         *_, pixel, channel = self.data.indices
         form = affine(pixel, [self.tap.var])
         near = form is not None and form[0].get(self.tap.var) == const(1)

@@ -71,7 +71,7 @@ def began(own: "Table") -> datetime | None:
 def fastest_elsewhere(
     store: RecordStore, task_keys: Sequence[str], run_id: str, moment: datetime | None
 ) -> dict[str, list[TuningRecord]]:
-    """The fastest right records of each task under whichever conditions, fastest first.
+    """The fastest right records of each task under any conditions, fastest first.
 
     Those that others had taken before the `moment`; None: until now. A continued run finds the
     same.

@@ -1,4 +1,4 @@
-"""A run has one owner: whoever proposes its candidates, from the first look at its records on.
+"""Ownership of a run: one process at a time reads its records and proposes its candidates.
 
 A session reads what its run has measured when it is made, and numbers its trials from there. Two
 sessions of one run at the same time would propose the same candidates under the same numbers, even

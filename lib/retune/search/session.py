@@ -106,7 +106,7 @@ def never() -> bool:
 
 
 def quiet(_text: str, _trials: int) -> None:
-    """The `Report` of those whom nobody watches."""
+    """A `Report` that does nothing."""
 
 
 class Session:

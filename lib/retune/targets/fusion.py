@@ -193,7 +193,7 @@ def _only_moves(block: Block) -> bool:
 
 
 def _turns(user: Block, block: Block) -> bool:
-    """Whether neighbours of the stage `user` are no neighbours in what it reads of the block."""
+    """Whether neighbours of the stage `user` are not neighbours in what it reads of the block."""
     read = (load for load in loads(user.value) if load.buffer == block.buffer and load.indices)
     return any(user.indices[-1] not in variables(load.indices[-1]) for load in read)
 

@@ -8,7 +8,7 @@ from retune.core.errors import LookupFailed
 from retune.core.target import GENERIC_CPU
 from retune.schedule.space import Candidates, Space, join
 from retune.search.tuners import TUNERS, Scorer, Setting, Tuner, make_tuner
-from retune.search.tuners.archive import Archive, nobody
+from retune.search.tuners.archive import Archive, no_candidates
 from retune.search.tuners.pool import Pool
 from tests.support.search_fakes import tasks
 
@@ -51,13 +51,13 @@ def make(
 ) -> Tuner:
     scorer = scorer or Landscape(space, seed=99)
     return make_tuner(
-        name, Setting(space=space, seed=seed, scorer=scorer, seeds=nobody(space)), task
+        name, Setting(space=space, seed=seed, scorer=scorer, seeds=no_candidates(space)), task
     )
 
 
 def draw(tuner: Tuner, landscape: Landscape, count: int, batch: int = 8) -> Candidates:
     """Lets the tuner search: everything that it proposes is measured on the landscape."""
-    found = nobody(landscape.space)
+    found = no_candidates(landscape.space)
     while len(found) < count:
         proposed = tuner.propose(min(batch, count - len(found)))
         if not len(proposed):
@@ -133,7 +133,7 @@ def test_a_tuner_that_observes_a_history_goes_on_with_it(name: str, cut: int, sp
 @pytest.mark.parametrize("name", TUNERS)
 def test_failures_are_taken_in(name: str, space: Space):
     tuner = make(name, space)
-    found = nobody(space)
+    found = no_candidates(space)
     for _ in range(6):
         proposed = tuner.propose(8)
         tuner.observe(proposed, np.full(len(proposed), np.nan))

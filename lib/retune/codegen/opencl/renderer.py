@@ -726,7 +726,7 @@ CONVERSIONS: Mapping[DType, Conversion] = {
     INT4: Conversion(_load_int4, _store_int4),
     BOOL: Conversion(_load_truth, _store_truth),
 }
-"""Types that OpenCL converts itself, or that are no floats."""
+"""Types that OpenCL converts itself, or that are not floats."""
 _SMALL_FLOAT = Conversion(_load_small_float, _store_small_float, _loader_lines, _storer_lines)
 
 

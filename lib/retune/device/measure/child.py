@@ -117,7 +117,8 @@ class Child:
         return self._receive(deadline_s)
 
     def kill(self) -> None:
-        """Ends the process, if there is one; whoever waits for its reply learns of the loss."""
+        """Ends the process, if there is one; a thread that waits for its reply gets
+        ChildLostError."""
         if self._process is not None:
             self._process.kill()
 

@@ -55,8 +55,9 @@ class Waiting:
     def since(self, seconds: float) -> "list[Usage]":
         """What each thread that there is now did in the seconds since then.
 
-        What waking takes is no wait. The calling thread does not count where it did little itself:
-        it may be woken before the others are done, and it is these that have the cores then.
+        Waking up does not count as waiting. The calling thread does not count where it did little
+        itself: it may be woken before the others are done, and it is these that have the cores
+        then.
         """
         found: list[Usage] = []
         for thread, now in _usage(self._threads).items():
@@ -83,8 +84,8 @@ def took(run: Callable[[], float], spec: DeviceSpec, threads: Path = THREADS) ->
 
     Threads wait at once or in turns, so no more was lost than all of them waited, and no less is
     left than the busiest one ran. A time in which none waited is as `run` states it, and so is any
-    where the system does not tell, or where the device is no processor: this process's threads do
-    not work for it.
+    where the system does not tell, or where the device is not a processor: this process's threads
+    do not work for it.
     """
     if spec.device_class != "cpu":
         return Took(seconds=run())

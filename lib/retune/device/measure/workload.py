@@ -101,7 +101,7 @@ def handed_in(
     future: Future[list[Measurement]] = Future()
     try:
         future.set_result(measure(workload_key, candidates, options))
-    except Exception as error:  # noqa: BLE001  whoever gathers the rows gets it
+    except Exception as error:  # noqa: BLE001  the thread that gathers the rows gets it
         future.set_exception(error)
     return future
 
@@ -165,7 +165,7 @@ class Runner(Protocol):
 
 
 class DirectRunner(ABC):
-    """What Runners have in common that measure in the thread of whoever hands a batch in.
+    """Base of Runners that measure in the thread of the caller.
 
     They are of one device of this machine, unless they say otherwise.
     """

@@ -9,7 +9,7 @@ from retune.device.opencl.runtime import Device
 
 
 class DescribedDevice(Device):
-    """An open device that passes for another one; what runs on it runs there."""
+    """An open device with another device's description; kernels run on the device itself."""
 
     def __init__(self, handle: Any, base: DeviceSpec, spec: DeviceSpec) -> None:
         """`base` and `handle` are as `catalogue.find_device` gives them."""

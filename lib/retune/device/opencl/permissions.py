@@ -1,8 +1,8 @@
 """What a process asks its operating system for before it may use a processor's registers.
 
-Linux saves matrix registers (AMX) for those processes alone that have asked. Whoever opens a CPU
-device asks; without the permission, or without such registers, the first instruction would end the
-process that probes, and the device does not offer them.
+Linux saves matrix registers (AMX) for those processes alone that have asked. A process that opens a
+CPU device asks; without the permission, or without such registers, the first instruction would end
+the process that probes, and the device does not offer them.
 """
 
 import ctypes

@@ -367,7 +367,7 @@ def _boards(answer: object) -> Boards:
             about = from_json(AboutBoard, str(entry["about"]))
             (resource,) = entry["resources"]
         except (RecordError, ValueError, KeyError, TypeError):
-            continue  # somebody's worker, but no board of ours
+            continue  # a foreign worker, not a board
         found.append(
             RemoteBoard(
                 name=str(entry["name"]),

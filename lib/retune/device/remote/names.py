@@ -84,7 +84,7 @@ def check_address(address: str) -> str:
     if parts.scheme != "tls" and not is_loopback(host):
         raise InputError(
             f"scheduler {address!r}: expected tls:// off this machine, got {parts.scheme}://; "
-            "whoever reaches a farm without it runs programs there: see `retune farm certs`"
+            "anyone who reaches a farm without it can run programs there: see `retune farm certs`"
         )
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 

@@ -1,6 +1,6 @@
 """Certificates that are good no longer: a list beside a member's own, by their serial numbers.
 
-`retune farm revoke` writes it. Whoever has it in the folder of its certificate asks it before a
+`retune farm revoke` writes it. A process that has it in its certificate's folder asks it before a
 message is taken or sent, and sees a new list at once: the scheduler above all, to whom everybody
 talks. Read `Revoked`.
 """

@@ -116,7 +116,7 @@ def host_attrs(model: "onnx.ModelProto", types: Sequence[TensorType]) -> Attrs:
 def open_host(model: bytes) -> HostModel:
     """The step with these serialised bytes; made once for each.
 
-    Raises: ModelError if they are no model, or one that cannot be a host step.
+    Raises: ModelError if they are not a model, or one that cannot be a host step.
     """
     import onnx
     from google.protobuf.message import DecodeError

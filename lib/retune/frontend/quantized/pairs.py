@@ -203,9 +203,9 @@ class _Taking:
             self.renamed[node.output[0]] = value
 
     def is_quantized(self, quantizer: onnx.NodeProto) -> bool:
-        """Whether nobody reads what is quantized but quantizers by the same parameters.
+        """Whether nothing reads what is quantized but quantizers by the same parameters.
 
-        Whoever else reads the quantized values may as well make them of what they stand for. What a
+        Other readers of the quantized values may as well make them from the floats. What a
         pair makes is quantized already: quantizing it again is what the quantizer says.
         """
         value, params = quantizer.input[0], self.params_of(quantizer)

@@ -8,7 +8,7 @@ _DRAWS = 8
 """Rounds of random draws without enough new candidates before the rest of a space is listed."""
 
 
-def nobody(space: Space) -> Candidates:
+def no_candidates(space: Space) -> Candidates:
     """An empty population."""
     return space.population(0, np.zeros((0, 0), np.int64))
 
@@ -19,7 +19,7 @@ class Archive:
     def __init__(self, space: Space) -> None:
         self.space = space
         self._taken = np.zeros(0, np.int64)
-        self._measured = nobody(space)
+        self._measured = no_candidates(space)
         self._costs = np.zeros(0)
 
     def __len__(self) -> int:
@@ -66,7 +66,7 @@ class Archive:
 
         In a space that is too large to be listed, many draws without success end the search too.
         """
-        found = nobody(self.space)
+        found = no_candidates(self.space)
         for _ in range(_DRAWS):
             if len(found) >= count:
                 break

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from retune.schedule.space import Candidates, Space, join
-from retune.search.tuners.archive import nobody
+from retune.search.tuners.archive import no_candidates
 from retune.search.tuners.protocol import Setting, Tuner
 
 _CHUNK = 1024
@@ -27,7 +27,7 @@ class GridTuner(Tuner):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._chunks = _chunks(setting.space)
-        self._next = nobody(setting.space)
+        self._next = no_candidates(setting.space)
 
     def propose(self, count: int) -> Candidates:
         """The next `count` candidates in order."""

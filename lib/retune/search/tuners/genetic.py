@@ -3,7 +3,7 @@
 import numpy as np
 
 from retune.schedule.space import Candidates, join
-from retune.search.tuners.archive import nobody
+from retune.search.tuners.archive import no_candidates
 from retune.search.tuners.breeding import crossover, mutate
 from retune.search.tuners.protocol import Tuner
 
@@ -35,7 +35,7 @@ class GeneticTuner(Tuner):
         space = self._archive.space
         parents, costs = self._archive.best(_PARENTS)
         if len(parents) < _GROWN:
-            return nobody(space)
+            return no_candidates(space)
         chances = costs[0] / costs
         chances = chances / chances.sum()
         number = _CHILDREN * count

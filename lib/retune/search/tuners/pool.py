@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from retune.schedule.space import Candidates, join
-from retune.search.tuners.archive import Archive, nobody
+from retune.search.tuners.archive import Archive, no_candidates
 
 POOL = 64
 """The best new candidates of a search, from which a batch is chosen."""
@@ -21,7 +21,7 @@ class Pool:
     def __init__(self, archive: Archive, size: int) -> None:
         self._archive = archive
         self._size = size
-        self.candidates = nobody(archive.space)
+        self.candidates = no_candidates(archive.space)
         self.scores = np.zeros(0)
 
     def offer(self, candidates: Candidates, scores: np.ndarray) -> bool:

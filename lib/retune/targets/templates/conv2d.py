@@ -120,7 +120,7 @@ def _schedule(s: Schedule, work: TemplateWorkload, *, unroll_kw: bool) -> None:
 def in_blocks(lanes: int, *, unroll_kw: bool) -> TemplateFunction:
     """The template for images in blocks, whose output's blocks are vectors of so many lanes.
 
-    Blocks that are no whole vectors of the device take the longest ones that they are made of: the
+    Blocks that are not whole vectors of the device take the longest ones that they are made of: the
     values of `tile_oc` are shared out among the templates of all numbers of lanes.
     """
 

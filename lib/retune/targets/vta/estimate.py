@@ -148,7 +148,7 @@ class _Estimate:
         return _Copy(rows, long * self.config.inp_bytes, self.b * self.ci)
 
     def _inside(self) -> tuple[Numbers, Numbers]:
-        """Rows and columns of a tile's inputs that are no padding, on average."""
+        """Rows and columns of a tile's inputs without padding, on average."""
         top, left, bottom, right = self.work.zeros_around
         high, wide = self._window()
         counts = self.work.out_size[0] / self.h, self.work.out_size[1] / self.w

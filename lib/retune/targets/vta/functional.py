@@ -69,7 +69,8 @@ class _Chip:
         """The queue that writes it; one alone does."""
         self.reader = _STORE if memory == "out" else _COMPUTE
         self.wrote = np.zeros(depth, np.int64)
-        """Of each element, the number in its queue of whoever wrote it, from 1; 0: nobody did."""
+        """Of each element, the number in its queue of the instruction that wrote it, from 1; 0:
+        none."""
         self.read = np.zeros(depth, np.int64)
         """The same of the last one that read it."""
 
@@ -274,7 +275,7 @@ class _Machine:
             self._refuse(number, f"reads {chip.memory} {element}, which nothing wrote")
 
     def _may_read(self, unit: Unit, chip: _Chip, region: Region) -> int:
-        """Whoever wrote it is certainly done. The reader is noted. The last one that wrote."""
+        """Check that its writer is certainly done, and note the reader. Returns the last writer."""
         wrote = chip.wrote[region]
         latest = int(wrote.max())
         if chip.writer != unit.queue and latest > unit.known[chip.writer]:
@@ -283,7 +284,7 @@ class _Machine:
         return latest
 
     def _may_write(self, unit: Unit, chip: _Chip, region: Region) -> None:
-        """Whoever read what was there is certainly done. The writer is noted."""
+        """Check that readers of the old content are certainly done, and note the writer."""
         self._is_free(unit, chip, region)
         chip.wrote[region] = unit.last
 

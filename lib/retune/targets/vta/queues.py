@@ -39,8 +39,8 @@ class Course:
     position: np.ndarray
     """How many of its own queue are before each. int64 [n]"""
     known: np.ndarray
-    """How many of each queue are certain to be done when it begins: tokens, and what whoever gave
-    them relied on. int64 [n, 3]"""
+    """How many of each queue are certain to be done when it begins: tokens, and what the
+    instruction that gave them relied on. int64 [n, 3]"""
 
 
 def run_queues(
@@ -65,7 +65,7 @@ class _Token(NamedTuple):
     end: int
     """When it is there."""
     known: tuple[int, ...]
-    """How many of each queue are done, then, to the knowledge of whoever gave it."""
+    """How many of each queue are done, then, as far as the instruction that gave it knows."""
 
 
 _Head = tuple[int, int, int]
@@ -190,7 +190,7 @@ class _Timeline:
         self._begun[queue], self._free[queue] = at, free
 
     def _signal(self, number: int, channel: int) -> None:
-        """The instruction's end will be known to whoever takes its token."""
+        """The instruction's end will be known to the instruction that takes its token."""
         queue, tokens = self._queue[number], self._tokens[channel]
         known = list(self._known[queue])
         known[queue] = self._begun[queue]

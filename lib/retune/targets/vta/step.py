@@ -87,7 +87,7 @@ class OffloadedStep:
 
 @lru_cache(maxsize=_KEPT)
 def open_offloaded(content: bytes) -> OffloadedStep:
-    """The step with these bytes. Raises: ModelError if they are no module."""
+    """The step with these bytes. Raises: ModelError if they are not a module."""
     try:
         return OffloadedStep(module=VtaModule.from_bytes(content))
     except RecordError as error:

@@ -1,6 +1,6 @@
 """A stream of instructions while it is written: copies, loops over micro-ops, and tokens.
 
-Read `Stream`. Whoever writes says which instructions have to be complete before the next one; the
+Read `Stream`. The writer says which instructions have to be complete before the next one; the
 tokens that make it so follow from that.
 """
 

@@ -52,7 +52,7 @@ class ByteWeight:
 def byte_weight(emit: Emitter, data: str, kernel: str, zero: str) -> ByteWeight | None:
     """The kernel less its zero point ('' for none, else it broadcasts); None if it is not known.
 
-    None for data that are no bytes, too.
+    None for data that are not bytes, too.
     """
     known, less = emit.known(kernel), emit.known(zero) if zero else np.zeros((), np.int8)
     if emit.type(data).dtype not in _BYTES or known is None or less is None:

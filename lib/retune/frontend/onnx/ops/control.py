@@ -70,7 +70,8 @@ def loop(node: OnnxNode, emit: Emitter) -> None:
 
 
 def _counted_loop(emit: Emitter, steps: int, carried: Sequence[str]) -> list[str] | None:
-    """The outputs of a Loop of so many steps, none of which ends it; None where it is no `scan`."""
+    """The outputs of a Loop of so many steps, none of which ends it; None where it is not a
+    `scan`."""
     if steps < _FEWEST_STEPS or not set(carried) <= emit.build.types.keys():
         return None
     body = LoopBody(emit, emit.label, steps)

@@ -1,4 +1,4 @@
-"""Values of an ONNX model that are no tensors of the graph: they exist only while importing.
+"""Values of an ONNX model that are not tensors of the graph: they exist only while importing.
 
 A sequence is a tuple of tensors, and an optional a tensor or nothing; operators on them choose
 among tensors, so that none of them is left in the graph. Another name for a tensor is not a node.
