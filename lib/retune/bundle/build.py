@@ -1,4 +1,4 @@
-"""From a partitioned network and the chosen candidates to a NetworkPlan.
+"""Building a NetworkPlan from a partitioned network and the chosen candidates.
 
 Each group becomes the launches of its task's program, with the program's buffers bound to the
 network's values; constants are packed here, once for each way in which they are read. A host step

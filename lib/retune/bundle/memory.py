@@ -1,4 +1,4 @@
-"""Where the temporaries of a plan lie: offsets in one arena, by liveness.
+"""The memory plan: offsets of temporaries in one arena, by liveness.
 
 Read `plan_memory`. A temporary is alive from the first launch that names it (or an alias of it) to
 the last one, and throughout a loop unless each time of it makes it anew; two that are alive at once

@@ -1,4 +1,4 @@
-"""Where states of a plan lie: in place, or in two memories that are swapped after each run.
+"""Memory of a plan's states: updated in place, or in two buffers that are swapped after a run.
 
 Read `StateMemory`. A state whose output lies in the input's memory is updated in place; so are
 those that grow, whose output begins with the input. Any other one is read from one memory while

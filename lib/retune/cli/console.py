@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs. Data on stdout, talk on stderr."""
+"""Output of commands: tables for people, JSON for programs; data on stdout, notes on stderr."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How the tasks of a run stand while it measures: progress events as a table, or as one line."""
+"""Live progress of a run's tasks: events as a table, or as one line."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TextIO

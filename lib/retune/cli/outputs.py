@@ -1,4 +1,4 @@
-"""What each command prints with `--json`, as a type: what scripts may rely on.
+"""Types of the commands' `--json` outputs, which scripts may rely on.
 
 Read `OUTPUTS`. What commands print as it is are the library's own dataclasses; rows that they make
 for people and programs alike are stated here. The documentation's reference is made of it, and

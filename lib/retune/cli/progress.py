@@ -1,4 +1,4 @@
-"""What people see on stderr while a run goes on: steps, the table of tasks, warnings.
+"""Progress on stderr while a run goes on: steps, the table of tasks, warnings.
 
 With `-v` also each measurement, with `-q` warnings alone.
 """

@@ -1,4 +1,4 @@
-"""Where reads and writes go: an index split into what is known when.
+"""Addresses of reads and writes: an index split into parts by when they are known.
 
 An index is a sum. Terms in unrolled loop variables are numbers for each instance; one variable may
 run over vector lanes; the rest is a name that the kernel hoists to the outermost scope that can

@@ -1,4 +1,4 @@
-"""From one loop nest to the statements of one kernel.
+"""Emission of one loop nest as the statements of one kernel.
 
 The emitter walks the nest once. Serial loops stay loops; unrolled loops and vector lanes are
 expanded into statements over named registers; addresses are strength-reduced: every index is a

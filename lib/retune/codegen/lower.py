@@ -1,4 +1,4 @@
-"""From a concrete program to OpenCL sources: one flat list of passes, then one kernel a nest."""
+"""Lowering of a concrete program to OpenCL sources: a list of passes, then a kernel a nest."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a kernel's text and those who build and launch it agree on, beside the text itself.
+"""Conventions between a kernel's text and the code that builds and launches it.
 
 A bundle's runtime reads this file and nothing that generates code.
 """

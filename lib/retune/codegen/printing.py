@@ -1,4 +1,4 @@
-"""From a kernel to text: one walk, and a table that says how each node is written.
+"""Printing of a kernel: one walk, and a table that says how each node is written.
 
 A renderer is that table. Adding one, or an operator to one, touches nothing else.
 """

@@ -1,4 +1,4 @@
-"""What of a nest becomes vectors and registers: blocks that run as lanes, buffers without memory.
+"""Vectors and registers of a nest: blocks that run as lanes, buffers without memory.
 
 A `register` buffer whose every index is settled by unrolled and vectorized loops needs no memory:
 each of its vectors is a named variable. One that some serial loop indexes is a private array.

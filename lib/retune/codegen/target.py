@@ -1,4 +1,4 @@
-"""What kernels are made for, as plain data: how groups run there, and how a compiler is asked.
+"""Targets of code generation, as plain data: how groups run, and how to compile.
 
 Callers know the device and hand its target to `lower`; no pass looks for a device's class.
 """

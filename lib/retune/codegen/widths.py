@@ -1,4 +1,4 @@
-"""Which numbers fit into an int32, in which indices are computed.
+"""Index expressions that fit into an int32, in which indices are computed.
 
 Elements of a buffer, iterations of a loop and work-groups of a launch have to: `check_sizes`. A sum
 on the way to an index may be larger than the index, and is an int64 then: `sum_type`.

@@ -1,4 +1,4 @@
-"""Which extra of the installation has which package, and what is said where one is missing.
+"""Packages of the installation's extras, and the error where one is missing.
 
 The installation without extras runs bundles. Whatever needs more is loaded when it is used, within
 `explained` where it begins.

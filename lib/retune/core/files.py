@@ -1,4 +1,4 @@
-"""Whether a file or folder can be written or replaced: checked before the work that makes it."""
+"""Checks that a file or folder can be written or replaced, before the work that makes it."""
 
 import os
 import tempfile

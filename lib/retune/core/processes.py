@@ -1,4 +1,4 @@
-"""Who a process is, in words that outlive it: in lock files, in records of runs, on Prefect's runs.
+"""Identity of a process that outlives it: for lock files, records of runs and Prefect.
 
 A process number is used again after the process's end, so its start belongs to its name.
 """

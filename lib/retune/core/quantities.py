@@ -1,4 +1,4 @@
-"""How amounts are written for people: three significant digits and a unit; counts with their noun.
+"""Formatting of amounts for people: three significant digits and a unit; counts with a noun.
 
 Read `time_text`. Programs get plain numbers instead, with the unit in the name.
 """

@@ -1,4 +1,4 @@
-"""What users state of numbers that a bundle leaves open: ranges, and the sizes to tune for.
+"""Ranges of open sizes that users state, and the sizes to tune for.
 
 The numbers are extents, or values of an input. `1..32` is every one from 1 to 32, `8..512:8` every
 eighth one. `1:8` states one number and how often it occurs, and several of these, `1:8,32:1`, plain

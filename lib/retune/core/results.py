@@ -1,4 +1,4 @@
-"""What a run found, as plain data: for manifests, tables and the report."""
+"""Results of a run, as plain data: for manifests, tables and the report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which of several numbered things was in use, one after the other: versions, cost models.
+"""The history of which numbered thing was in use: versions, cost models.
 
 Read Succession. Its file only ever gets longer, and is replaced in one step; who is next in line
 when the present one is taken back follows from it.

@@ -1,4 +1,4 @@
-"""What may end a wait: those who cancel a run are asked while it waits for something of others.
+"""Cancellable waits: a run that waits for a lock, a device or a board can be cancelled.
 
 Read `interruptible` and `check_waiting`. A wait for a lock, a device or a board asks now and then;
 a run that only wants no further batch still gets what it waits for.

@@ -1,4 +1,4 @@
-"""What a scheduler or a board says goes to stderr, one line for each thing that happens."""
+"""Logs of schedulers and boards: to stderr, one line for each event."""
 
 import logging
 import sys

@@ -1,4 +1,4 @@
-"""How a board reconnects to its scheduler: less and less often while it is refused.
+"""Reconnecting a board to its scheduler: less and less often while it is refused.
 
 distributed's worker tries again ten times a second, whatever it was told. Read
 `connect_in_one_try` and `Pauses`.

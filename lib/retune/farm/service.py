@@ -1,4 +1,4 @@
-"""What a board does with a job: reads it, checks it, hands it to those who carry out its kind.
+"""The service of a board: it reads and checks a job, and hands it to its kind's handler.
 
 Read `Service.carry_out`, which raises nothing: whatever a job is, there is an answer, and the board
 goes on. Blobs that jobs need are kept, the latest of them, so that they travel once.

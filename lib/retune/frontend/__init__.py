@@ -1,1 +1,1 @@
-"""How models come in: ONNX files, quantized models, the model zoo."""
+"""Import of models: ONNX files, quantized models, the model zoo."""

@@ -1,4 +1,4 @@
-"""What a user calls a model: a file, `zoo:NAME` or `light:NAME`.
+"""Models by the names that users give: a file, `zoo:NAME` or `light:NAME`.
 
 `resolve_model` gives a concrete ONNX file, that other programs read too; `load_model` the graph.
 """

@@ -1,4 +1,4 @@
-"""From a group to a tensor program: placeholders for what it reads, stages for its nodes."""
+"""Lowering of a group to a tensor program: placeholders for its inputs, stages for its nodes."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which layers of a network stay in float32, where 16 bits for all of them are too coarse.
+"""Selection of layers that stay in float32, where 16 bits for all are too coarse.
 
 Read `mixed`. Graphs run by their numpy meaning.
 """

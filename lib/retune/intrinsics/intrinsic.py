@@ -1,4 +1,4 @@
-"""What a matrix instruction is, as data, and the registry of those that are known.
+"""Matrix instructions as data, and their registry.
 
 An `Intrinsic` declares what an instruction multiplies: its extents M, N and K, the types of its
 operands and of its accumulators, and its scope, which is where operands and accumulators are held.

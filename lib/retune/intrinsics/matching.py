@@ -1,4 +1,4 @@
-"""Where a nest of loops is what an intrinsic computes, or why it is not.
+"""Matching of loop nests with intrinsics, and the reason where they differ.
 
 `match` takes a loop nest apart by the intrinsic's pattern: as many loops, of its extents, around
 one block, whose value is the pattern's with reads of its operands in place. `mismatch` says besides

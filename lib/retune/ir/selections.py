@@ -1,4 +1,4 @@
-"""Selections: the reads that happen whatever they decide, and those that are masks of positions."""
+"""Selections: reads that happen whatever they decide, and masks of positions."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What the record store says of a network's tuning so far, and what more of it may bring.
+"""Tuning curves of a network from the record store, and the gain that more nights may bring.
 
 Read `read_curves`, `outlook_of` and `gain`.
 

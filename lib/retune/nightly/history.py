@@ -1,5 +1,4 @@
-"""What the table of nights says over many nights: since when a network is slower, and two nights
-side by side.
+"""History over nights: the night since which a network is slower, and two nights compared.
 
 Read `first_slower` and `side_by_side`. Both use the noise of `retune.nightly.verdicts`.
 """

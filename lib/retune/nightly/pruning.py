@@ -1,4 +1,4 @@
-"""What old nights leave behind is removed: their folders and pages, and outputs of stages.
+"""Removal of old nights: their folders and pages, and outputs of stages.
 
 Read `plan_pruning`, which removes nothing, and `prune`. Published versions, records and cost models
 lie elsewhere and stay. Whatever is removed too early is made again when it is needed: an output of

@@ -1,4 +1,4 @@
-"""What came of a night, for people: rows for a console, Markdown, JSON, a page, and a notice.
+"""The summary of a night for people: console rows, Markdown, JSON, a page, and a notice.
 
 Read NightSummary and `summarize_night`. Everything follows from the states of this night and of
 those before it, and from the night's rows of the table of nights, which have the verdicts.

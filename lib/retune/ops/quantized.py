@@ -1,4 +1,4 @@
-"""From sums to bytes in 32 bits, `requantize` and `add_codes`, and from bytes: `lookup_codes`.
+"""Quantized operators: `requantize` and `add_codes` in 32 bits, and `lookup_codes` by tables.
 
 For an int32 x, shifts `pre` of 0 to 31 and an int32 `offset`, both of which broadcast with it:
 

@@ -1,1 +1,1 @@
-"""What flows and tasks need of Prefect: its server, one task around each stage, dead runs."""
+"""Prefect for flows and tasks: its server, one task around each stage, dead runs."""

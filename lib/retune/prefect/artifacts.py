@@ -1,4 +1,4 @@
-"""What a run shows in the Prefect UI, under keys of its fleet, network and device.
+"""Artifacts of a run in the Prefect UI, under keys of its fleet, network and device.
 
 A server that does not answer shows nothing, and neither delays nor fails the run.
 """

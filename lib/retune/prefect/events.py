@@ -1,4 +1,4 @@
-"""What happened, as events of the Prefect server: its feed shows them, automations react to them.
+"""Events on the Prefect server: its feed shows them, automations react to them.
 
 Every event's name begins with `retune.`; `docs/nightly.md` lists them. A server that does not
 answer is told nothing.

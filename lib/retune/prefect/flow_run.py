@@ -1,4 +1,4 @@
-"""What every flow run of ours has: tags, a readable name, a limit by device, cancellation, hooks.
+"""Common parts of flow runs: tags, a readable name, a limit by device, cancellation, hooks.
 
 Read `flow_run`. `prefect gcl create retune-device-pocl --limit 1` makes a lab tune for that device
 with one run at a time; without such a limit nothing is waited for.

@@ -1,4 +1,4 @@
-"""What a Prefect server knows of nights that were pruned is removed from its database.
+"""Removal of pruned nights from a Prefect server's database.
 
 Prefect's own service does the same by age, for the whole server: `server.services.db_vacuum` in
 prefect.toml. It is for runs that are of no night.

@@ -1,4 +1,4 @@
-"""What the report shows, as plain data. Nothing here knows where it came from."""
+"""The data of the report. Nothing here knows where it came from."""
 
 from dataclasses import dataclass
 

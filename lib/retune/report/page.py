@@ -1,4 +1,4 @@
-"""What the pages share: their style, their script, and how numbers are written.
+"""Common parts of pages: style, script, and formatting of numbers.
 
 Pages need no network. Their script sorts and filters tables; without it they show the same.
 

@@ -1,4 +1,4 @@
-"""How the tasks of a network are timed, and under which conditions that is."""
+"""Options and conditions of timing a network's tasks."""
 
 from collections.abc import Iterable
 from dataclasses import replace

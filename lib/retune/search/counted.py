@@ -1,4 +1,4 @@
-"""Whether kernels run behind counts that host steps find, or the host does all of that.
+"""The choice between kernels behind counts from host steps, and leaving it to the host.
 
 Read `counted_network`. The host does what stands behind a count in one last step. Kernels do the
 work itself faster, but the host waits for the device at each step that finds a count.

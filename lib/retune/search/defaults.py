@@ -1,4 +1,4 @@
-"""What a run does when nothing else is asked for. Importing this file costs nothing."""
+"""Defaults of a run. Importing this file costs nothing."""
 
 from typing import Literal
 

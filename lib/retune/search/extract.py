@@ -1,4 +1,4 @@
-"""From an optimised graph to tuning tasks: groups, de-duplicated by what they compute."""
+"""Extraction of tuning tasks from an optimised graph: groups, de-duplicated by content."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace

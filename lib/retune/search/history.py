@@ -1,4 +1,4 @@
-"""From records back to candidates: what was found before, in terms of today's space."""
+"""Recorded candidates in terms of today's space."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

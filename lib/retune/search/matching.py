@@ -1,4 +1,4 @@
-"""What existing records say of a task: a hit, a near hit or a miss, and what to measure first.
+"""Matching of tasks with existing records: hit, near hit or miss, and first candidates.
 
 Read `match_records`. Nothing is applied unproven: whatever fits is measured and compared with the
 reference like any other candidate, before others. Where nothing is measured, `fitting_record` is

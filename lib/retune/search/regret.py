@@ -1,4 +1,4 @@
-"""How many times longer one choice of schedules takes than the best one for each size.
+"""Regret: how many times longer one choice of schedules takes than the best for each size.
 
 A bundle for ranges has few programs, and each one serves many sizes with the same tiles. What that
 costs is known before anything is measured, by the estimate. Read `SizeTimes`.

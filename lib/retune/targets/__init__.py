@@ -1,1 +1,1 @@
-"""What is known of device classes, as schedule functions: rules for all programs, and templates."""
+"""Device classes as schedule functions: rules for all programs, and templates."""

@@ -1,4 +1,4 @@
-"""What runs together with what: the rules of all device classes about stages.
+"""Fusion rules on stages, common to all device classes.
 
 The heaviest reduction is the anchor. Its epilogue is the stage in whose loops it is computed, what
 is element-wise and cheap is written into its readers, and padding either becomes a mask on the

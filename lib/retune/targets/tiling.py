@@ -1,4 +1,4 @@
-"""One description of a tiling: which axis lies on which level of a device.
+"""Tilings: a description of which axis is on which level of a device.
 
 A device class has levels, from the outermost to the innermost, and each of them says what runs its
 loops. A `Tiling` writes the loop nest down as it will stand: for each level, the axes that have a

@@ -1,1 +1,1 @@
-"""What loads and runs a bundle."""
+"""The runtime: it loads and runs a bundle."""

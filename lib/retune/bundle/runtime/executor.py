@@ -1,4 +1,4 @@
-"""How a plan's launches get onto the device: its form, and the launches of that form.
+"""Forms of a plan on a device: the launches that run it.
 
 Read `settle` and `make_program`. One kernel of persistent workers (`codegen/network/persistent.py`
 says why, `resident.py` there for groups of several items) or of one thread (`inline.py`) where the

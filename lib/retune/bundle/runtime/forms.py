@@ -1,4 +1,4 @@
-"""Which form a plan runs fastest in on a device: found out by measuring whole calls.
+"""Selection of a plan's fastest form on a device, by measuring whole calls.
 
 Read `best_form`. A network's size does not say it: waking the device's threads costs as much as
 some hundred thousand multiply-adds, and how far several threads shorten a network depends on its

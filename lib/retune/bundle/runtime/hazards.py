@@ -1,4 +1,4 @@
-"""Which steps must wait for which: hazards between the memory that they read and write."""
+"""Hazards between steps: which ones must wait for each other, by the memory that they touch."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Host steps of a module: what they read comes from the device, what it reads of them goes back.
+"""Host steps of a module, and the copies between host and device around them.
 
 Read `HostCall`. Values that cross lie with the inputs and outputs, where the host reads and writes
 in place if it can; what no launch reads stays on the host. A module runs its parts in turns: it

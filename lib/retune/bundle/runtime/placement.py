@@ -1,4 +1,4 @@
-"""Where every value of a plan lies: some allocations, and an offset in one of them for each value.
+"""Placement of a plan's values: an allocation and an offset in it for each of them.
 
 The arena holds the temporaries, as the memory plan lays them out; one allocation holds all weights
 and one all inputs and outputs, with what host steps read and make: the host reads and writes that

@@ -1,4 +1,4 @@
-"""What persistent workers run: the plan's launches as rows of a table, and its loops in chains.
+"""Tables for persistent workers: the plan's launches as rows, and its loops as chains.
 
 Read `step_rows`. Launches have the rows of their numbers, so that single ones can be timed. Behind
 them each part of the plan that has loops has rows of its own: small kernels of a loop that follow

@@ -1,1 +1,1 @@
-"""What checks and times a bundle, in processes of its own."""
+"""Verification and benchmarks of bundles, in processes of their own."""

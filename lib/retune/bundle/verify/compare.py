@@ -1,4 +1,4 @@
-"""Does a module compute what it should? Seeded samples, compared with a reference.
+"""Comparison of a module's outputs with a reference, on seeded samples.
 
 Read `verify`. There is one criterion, for each element of an output: it may deviate by a share of
 the range of the reference's values, which means the same for logits and for probabilities, or by a

@@ -1,4 +1,4 @@
-"""What an examiner of bundles and its process say to each other: small frozen requests and replies.
+"""Messages between an examiner of bundles and its process: frozen requests and replies.
 
 Plain data: boards, which have no oracle, know it as well.
 """

@@ -1,4 +1,4 @@
-"""Which values inputs of integers may have, where the graph alone does not say: the oracle does.
+"""Legal values of integer inputs, where the graph alone does not tell: the oracle does.
 
 Read `legal_ranges`. An input may hold lengths of sequences, sizes, divisors or flags; onnxruntime
 refuses values that are none. Ranges are tried from the widest to the narrowest.

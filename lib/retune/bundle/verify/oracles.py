@@ -1,4 +1,4 @@
-"""What a bundle is compared with, and what rounding does to that, at the sizes of any inputs.
+"""Oracles: the references that a bundle is compared with, and the effect of rounding on them.
 
 Read `oracle_of` and `rounding_of`. The numpy meaning of a network is of fixed sizes: each call of a
 sequence may have others, so that graphs are made of the file as inputs ask for them.

@@ -1,4 +1,4 @@
-"""Which parts of a network some sample has reached; others were compared with nothing.
+"""Parts of a network that some sample has reached; others were compared with nothing.
 
 Read `Reach` for host steps, which may make no element, and `untaken_branches`.
 """

@@ -1,4 +1,4 @@
-"""What is asked of a board about bundles, and its answers, as JSON has them.
+"""Requests to a board about bundles, and its answers, as JSON.
 
 The bundles themselves travel as blobs: zips, known by their content, so that a board gets each of
 them once.

@@ -1,4 +1,4 @@
-"""What rounding alone does to a network's outputs: the measure beside the share of the range.
+"""Deviation of a network's outputs by rounding alone: a limit beside the share of the range.
 
 A deep network may make much of little: copies of it whose numbers differ in their last bits come to
 other outputs, and so do two correct programs that add in another order. The oracle itself may be

@@ -1,4 +1,4 @@
-"""Numbers of groups that follow from sizes, in C, for those who launch or count groups.
+"""Numbers of work-groups that follow from sizes, as C text for hosts and kernels.
 
 Read `extent_text`. Kernels that run others read sizes from memory, see SizesAt; programs in C have
 variables of the same names.

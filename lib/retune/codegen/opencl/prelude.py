@@ -1,4 +1,4 @@
-"""What stands before kernels in OpenCL C: functions and macros, each once in a program.
+"""The prelude of kernels in OpenCL C: functions and macros, each once in a program.
 
 A kernel has those that its body uses: requests for lines ahead of their use, roundings that are one
 instruction, extremes that keep a NaN, tables of 256 bytes, floats of packed bits, conversions of

@@ -1,4 +1,4 @@
-"""Where the items of a work-group have to wait for each other: uses of local memory in conflict.
+"""Barriers of a work-group: placed between conflicting uses of local memory.
 
 A statement that reads what an earlier one wrote to local memory, or that overwrites what an
 earlier one read or wrote, waits until all items are past the earlier one. Every item comes to

@@ -1,4 +1,4 @@
-"""Which parts of an expression are worth a name.
+"""Selection of common sub-expressions that get a name.
 
 Inlined stages leave the same sub-expression several times; naming it once keeps the text as
 short as the tensor expression was.

@@ -1,4 +1,4 @@
-"""What this machine can do at best right now: multiply-adds, and copies by size.
+"""Ceilings of this machine right now: multiply-adds, and copies by size.
 
 Nothing is looked up: both are measured beside what is compared with them, since shared machines
 drift. The best of a few runs counts: whatever disturbs a run makes it longer. The roofline of

@@ -1,4 +1,4 @@
-"""What a device is doing is on disk before it does it: a candidate that takes it down is found out.
+"""A journal of candidates in flight, on disk, that shows which one took a device down.
 
 Read `Journal`. A candidate may take down more than its process: the machine, the device's driver,
 the board. Nobody is left then to write a row. So the candidates in flight are written down first,

@@ -1,4 +1,4 @@
-"""One measurement on a device at a time, over all processes of this machine.
+"""Leases of devices: one measurement at a time, over all processes of this machine.
 
 A process that cannot be killed, as its driver does not let go of it, is abandoned: the device's
 lease is marked (`abandon`), and nobody gets it while that process is there.

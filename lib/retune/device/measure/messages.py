@@ -1,4 +1,4 @@
-"""What parent and measuring child say to each other: small frozen requests and replies."""
+"""Messages between parent and measuring child: frozen requests and replies."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

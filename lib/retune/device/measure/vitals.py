@@ -1,4 +1,4 @@
-"""How a board is at the moment: clocks, temperature, governor, as Linux shows them in /sys.
+"""Vital signs of a board: clocks, temperature and governor, from Linux's /sys.
 
 Boards without a fan slow down when they are warm; a record says whether this one was.
 """

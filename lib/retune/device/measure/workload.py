@@ -1,4 +1,4 @@
-"""What is measured, how, and by whom: Workload, MeasureOptions and the Runner protocol."""
+"""The measuring interface: Workload, MeasureOptions and the Runner protocol."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

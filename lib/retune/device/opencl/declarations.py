@@ -1,4 +1,4 @@
-"""Of PoCL's declarations of OpenCL's functions, only those that a program uses.
+"""PoCL's declarations of OpenCL functions, reduced to those that a program uses.
 
 PoCL's compiler reads a megabyte of declarations before each program: a tenth of a second, as long
 as the rest of its front end, linking and code generation of a convolution together. Here a program

@@ -1,4 +1,4 @@
-"""One run of a program on arrays: for looking at results, not for speed."""
+"""Running a program once on arrays: for looking at results, not for speed."""
 
 from collections.abc import Mapping
 

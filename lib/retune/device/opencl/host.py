@@ -1,4 +1,4 @@
-"""What the operating system says of the processor: caches and vector registers.
+"""Facts of the processor from the operating system: caches and vector registers.
 
 OpenCL reports one cache size and guesses vector widths; schedules need both levels and the truth.
 Every function takes the folder or file it reads, so tests need no particular machine.

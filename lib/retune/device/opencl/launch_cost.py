@@ -1,4 +1,4 @@
-"""What launching costs where a device outruns its host: times of kernels alone do not say.
+"""The cost of launches where a device outruns its host: kernel times alone do not show it.
 
 A GPU's kernels are timed behind one that holds the queue (`runtime.Device.time_queued`). In a
 network the host enqueues them one after the other, and one that is short waits for the next.

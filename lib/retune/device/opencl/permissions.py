@@ -1,4 +1,4 @@
-"""What a process asks its operating system for before it may use a processor's registers.
+"""Permissions that a process requests from the system before it uses matrix registers.
 
 Linux saves matrix registers (AMX) for those processes alone that have asked. A process that opens a
 CPU device asks; without the permission, or without such registers, the first instruction would end

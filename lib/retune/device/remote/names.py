@@ -1,4 +1,4 @@
-"""What a farm and its boards are called: `farm:KEY@ADDRESS` as a device, addresses, keys.
+"""Names of farms and boards: `farm:KEY@ADDRESS` as a device, addresses, keys.
 
 Read `FarmName`. This file knows no network.
 """

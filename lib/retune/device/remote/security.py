@@ -1,4 +1,4 @@
-"""Who may talk in a farm: those with a certificate of its own authority, over TLS both ways.
+"""Mutual TLS within a farm: only owners of its authority's certificates may talk.
 
 Read `security_of`. A certificate says what its owner is, and nobody talks with another than those
 of PEERS: a board hands out no work, and cannot pass for the scheduler. Certificates are made by

@@ -1,4 +1,4 @@
-"""What travels to boards and back: a JSON head, named arrays and whole blobs. Never a pickle.
+"""The wire format: a JSON head, named arrays and whole blobs. Never a pickle.
 
 Read `pack` and `unpack`. The container is safetensors: lengths are checked against the bytes that
 arrived before anything is made of them, and an array is a type, a shape and numbers. A job's head

@@ -1,4 +1,4 @@
-"""How long kernels take on simulated boards: made up, and the same in every process.
+"""Invented kernel times of simulated boards, the same in every process.
 
 Read `program_times_us`. A kernel's time follows from its text and its range alone. It has what
 search needs: a roofline, gains for candidates that keep all units busy and use wide vectors, which

@@ -1,4 +1,4 @@
-"""How many elements a node makes at most whose data decide how many, such as NonZero.
+"""The largest number of elements of nodes whose data decide it, such as NonZero.
 
 Read `counted_shapes`. Such an extent becomes a size of the network, from 0 to that bound, whose
 value the node's host step finds when the network runs.

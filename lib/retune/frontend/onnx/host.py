@@ -1,4 +1,4 @@
-"""What of a model runs on the host: its nodes as a small ONNX model of their own.
+"""Host parts of a model: its nodes as a small ONNX model of their own.
 
 A node that the device cannot run becomes a host step of the graph, or is evaluated while importing
 if its inputs are constant. Extents of its outputs that depend on the data become sizes of the

@@ -1,4 +1,4 @@
-"""Which operators of ONNX are imported: from which operator set on, how, and with what limits.
+"""The supported ONNX operators: from which operator set on, how, and with what limits.
 
 Read `Support` and `supported`. Nothing is listed by hand: handlers say what they refuse where they
 are registered (`onnx_op(..., limits=...)`), the rest follows from ONNX's own schemas. Operators of

@@ -1,4 +1,4 @@
-"""Which inputs of a graph hold indices, and how many values they may have.
+"""Inputs of a graph that hold indices, and the number of values that they may have.
 
 Random indices have to be valid, and those into a table of weights should reach all of it, as those
 of a user do. Other inputs may have any value.

@@ -1,4 +1,4 @@
-"""What numbers elements, or says how many there are, takes in what is done with it.
+"""Folding into nodes that number or count elements the operations that follow them.
 
 Networks with open lengths count their tokens and spread the numbers over matrices: masks, tables of
 positions. These nodes have no inputs, so each group that reads one computes it (`graph/fuse.py`),

@@ -1,4 +1,4 @@
-"""What lies in memory between kernels in 16 bits, in a network of float32.
+"""16-bit storage between kernels, in a network of float32.
 
 Read `Precision` and `in_precision`. A value of a graph is stored in its type, and every float
 computes in its compute type: so the pass states types, and casts where a value is read or stored in

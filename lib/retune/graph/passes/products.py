@@ -1,4 +1,4 @@
-"""What stands before a product of matrices is brought to a form that the product can read in place.
+"""Operands of matrix products in a form that the product can read in place.
 
 Attention cuts queries, keys and values out of one array, puts their heads in front and scales them.
 Here numbers move behind the product, where they are a part of storing its results, and slices

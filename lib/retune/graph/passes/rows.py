@@ -1,4 +1,4 @@
-"""Data of one spatial dimension stays what its layers make of it: images of one row.
+"""Data of one spatial dimension as images of one row, as its layers see it.
 
 Convolutions and pools of [N, C, L] are imported as those of [N, C, 1, L], between reshapes. Here
 the reshapes move past what stands between two layers, until they meet and cancel: a batch norm then

@@ -1,4 +1,4 @@
-"""What several nodes compute from the same values is computed once.
+"""Common sub-expressions: equal nodes are computed once.
 
 Exporters repeat masks, positions and rows of rotation tables in each layer. Read `share_equal`.
 """

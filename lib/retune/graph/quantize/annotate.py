@@ -1,4 +1,4 @@
-"""Which parts of a network compute with integers, and which values share a scale.
+"""Annotation: the parts of a network that compute with integers, and shared scales.
 
 Read `QuantizedRegion` first. A value is in integers if a region makes it; a scale is stated for
 each value that a region reads. Moves and maxima leave integers as they are, so that what they read

@@ -1,4 +1,4 @@
-"""What layers of integers make on average, brought back to what those of floats make.
+"""Bias correction: the average outputs of quantized layers become those of float ones.
 
 Rounded weights and activations shift the mean of what a layer makes: the mean error over samples,
 by channel, is added to its bias. Layer after layer, each over what the corrected layers before it

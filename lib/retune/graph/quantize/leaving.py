@@ -1,4 +1,4 @@
-"""Which layers to leave in floats, so that a quantized network still answers as the float one."""
+"""Selection of layers to leave in floats, so that a quantized network keeps its answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

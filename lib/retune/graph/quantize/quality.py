@@ -1,4 +1,4 @@
-"""What quantization costs: the noise of each layer, and how far outputs agree with the float ones.
+"""Loss by quantization: noise of each layer, and agreement with the float outputs.
 
 Read `layer_noise` and `agreement`. Both run the graphs by their numpy meaning.
 """

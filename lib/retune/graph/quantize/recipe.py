@@ -1,4 +1,4 @@
-"""What quantizes a network again: settings, and what samples gave; no weights are in it."""
+"""Recipes that quantize a network again: settings, and ranges from samples, without weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What is quantized, to what, and by which ranges."""
+"""Settings of quantization: parts of the network, types, and ranges."""
 
 from dataclasses import dataclass
 from math import inf

@@ -1,4 +1,4 @@
-"""Whether what a user wants to stay in floats is there, and if not, where it went.
+"""Check that values which a user wants to keep in floats exist, and where others went.
 
 Read `check_skips`. Networks are simplified before they are quantized: a batch norm becomes part of
 its convolution, whose output then has the norm's name. Who reads names off the file has others.

@@ -1,4 +1,4 @@
-"""What there is to choose: the layouts of each activation of a network, its kernels and copies.
+"""The options of layout assignment: layouts of activations, with kernels and copies.
 
 Read `LayoutChoices`, then `choices_of`.
 """

@@ -1,4 +1,4 @@
-"""Activation layouts of tasks: in which ones a kernel can find what it reads and makes.
+"""Activation layouts of tasks: those that a kernel can read and write.
 
 A layout is a storage map with a name. No kernel is written for one: whatever reads or writes a
 buffer does so where the storage map says. Read `layout_storage`, then `io_storages`.

@@ -1,4 +1,4 @@
-"""Which values of a network are views of others, so that no kernel copies them.
+"""Values that are views of others, so that no kernel copies them.
 
 The inputs of a concatenation along the last axis are views of its result, and a slice along that
 axis is a view of its source. In NHWC a view is a range of channels of each pixel, and in blocked

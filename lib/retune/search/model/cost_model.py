@@ -1,4 +1,4 @@
-"""The cost model: how fast a candidate will be, learned from those that were measured.
+"""The cost model: predicts a candidate's speed from those that were measured.
 
 Gradient-boosted trees predict a candidate's score: its throughput over that of the task's best
 candidate, 0 for one that failed. In a run they correct a prior: the share of the device's peak that

@@ -1,4 +1,4 @@
-"""How alike two orders of the same candidates are."""
+"""Rank correlation of two orders of the same candidates."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What a tuner is given, and what it does.
+"""The interface of tuners.
 
 A tuner is pure: no device, no file, no clock. What it proposes follows from its setting and from
 what it observed and proposed before, so a run that was killed goes on as if it had not been: its

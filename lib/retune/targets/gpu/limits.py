@@ -1,4 +1,4 @@
-"""What a GPU allows one kernel, as conditions on the candidates of a schedule.
+"""Limits of a GPU on a kernel, as conditions on the candidates of a schedule.
 
 Read `keep_to_limits`.
 """

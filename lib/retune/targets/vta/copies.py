@@ -1,4 +1,4 @@
-"""What the loads and stores of a stream copy: elements on chip, and elements of buffers in DRAM.
+"""Copies of a stream's loads and stores, between elements on chip and buffers in DRAM.
 
 Read `Copies.of`, which looks at all of them at once, and refuses those that leave their memory.
 """

@@ -1,4 +1,4 @@
-"""How long candidates take, by a closed form over many at once: nothing is lowered.
+"""Estimated times of candidates by a closed form, many at once, without lowering.
 
 Read `cycles`. Each queue's work follows from the tiles; a thread alone waits for its own loads and
 stores, threads that take turns hide them behind each other, so that the busiest queue decides. The

@@ -1,4 +1,4 @@
-"""What a module computes: bit-exact, unit by unit, see `units`, each of them whole in numpy.
+"""The functional simulator: bit-exact, unit by unit (see `units`), each in whole numpy arrays.
 
 Read `execute`. A stream is refused, with the number of the instruction, if it leaves a memory or a
 buffer, reads what nothing wrote, takes a micro-op that there is not, writes a sum that is still in

@@ -1,4 +1,4 @@
-"""From decisions to instructions: a packed layer as a module.
+"""Lowering of a packed layer's decisions to instructions: a module.
 
 Read `lower`, then `_Lowering._step`. A step is one thread's product of a tile of inputs and a tile
 of weights. Threads take turns, each with buffers of its own, so that while one computes the next

@@ -1,4 +1,4 @@
-"""What a GEMM or ALU instruction does to whole memories at once, worked out once for equal ones.
+"""GEMM and ALU instructions as operations on whole memories, prepared once for equal ones.
 
 Read `plan_gemm`. An instruction is a list of (dst, src, wgt) in the order in which the core takes
 them. Sums of products of bytes are exact in float32 as long as there are few enough of them, so

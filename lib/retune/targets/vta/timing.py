@@ -1,4 +1,4 @@
-"""How long a module takes: cycles of each instruction, and of three queues at once.
+"""The time of a module: cycles of each instruction, and of three queues at once.
 
 Read `simulate`. Rates are those of the Chisel implementation; where they vary a little, the slower
 one is taken. What two instructions read at the same time they read one after the other; fetching

@@ -1,4 +1,4 @@
-"""What the accelerator is asked to compute: packed layers, and what follows them on the ALU.
+"""Workloads of the accelerator: packed layers, and the ALU steps that follow them.
 
 Read `Convolution` and `Step`. Channels lie in blocks: images are [n/B, c/C, h, w, B, C] with the
 batch B and the block C of the configuration (NCHWnc), weights [o/C, i/C, kh, kw, C, C] (OIHWoi).

@@ -1,4 +1,4 @@
-"""What depends on the order of elements along an axis: extremes, the top ones, running results."""
+"""Operators on the order of elements along an axis: extremes, top k, running results."""
 
 from math import ceil, prod, sqrt
 from typing import Any

@@ -1,4 +1,4 @@
-"""What one step of a recurrent layer computes.
+"""One step of each recurrent layer.
 
 `Cell` holds what the steps of one direction share; `lstm_step`, `gru_step` and `rnn_step` go from
 what the data contributes to the gates, and the state before, to the state after. States are

@@ -1,4 +1,4 @@
-"""Which elements of an axis make up each element of the resized axis, and how much of each.
+"""Tables of resizing: the elements and weights that make up each resized element.
 
 `taps` is the name to read first. Everything is computed while importing, in float64; but where a
 coordinate decides which element is meant (the nearest one, or whether it lies outside of a crop) it

@@ -1,4 +1,4 @@
-"""What the cost model knows of a candidate: see `FEATURES`, and `featurise` for their values."""
+"""Features of candidates for the cost model: names in `FEATURES`, values by `featurise`."""
 
 from retune.search.model.features.vectors import COLUMN, FEATURES, VERSION, Feature, featurise
 

@@ -1,4 +1,4 @@
-"""What features are made of: each block of a sketch with its loops and its accesses to memory.
+"""Input of features: each block of a sketch with its loops and memory accesses.
 
 Worked out once for a sketch. An access states how each loop moves each of its indices: a number
 of steps, and the stride of a step, both expressions of the decisions. See `analyse`.

@@ -1,4 +1,4 @@
-"""What each loop of a block is there for, as masks: which loops a feature is the product of."""
+"""Roles of a block's loops as masks: the loops that a feature multiplies."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
