@@ -62,7 +62,7 @@ def built(model: str, effort: Effort, options: Namespace) -> Published:
 def searched(done: Published) -> str:
     """What the search took and found, and what is expected of going on."""
     found, layers = done.searched, len(done.searched.results)
-    kept = layers - len(done.selection.best)
+    kept = layers - len(done.selection.tuned)
     further = "" if found.further is None else f"; {found.further:.1%} expected of searching on"
     return (
         f"{found.trials_done} trials in {found.seconds_done:.0f} of {done.seconds:.0f} s; "

@@ -254,6 +254,8 @@ class BestRecord:
     """Whether it is a record of others: its time is of another device or other conditions."""
     default_us: float | None = None
     """Of the default schedule in the network, if it was timed there."""
+    default: bool = False
+    """Whether its schedule is the default one: nothing is gained by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +306,11 @@ class Selection:
     limits: tuple[tuple[str, float], ...] = ()
     """See `Constraints.limits`."""
     layouts: LayoutAssignment = ALL_NHWC
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """Keys of the tasks with another schedule than the default one."""
+        return tuple(best.task_key for best in self.best if not best.default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

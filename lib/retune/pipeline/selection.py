@@ -75,7 +75,7 @@ def stage_choose(
     found = choose(known, ordered, limits, spaces, denied, winners)
     unknown = {k: t for k, t in chosen.items() if k not in found} if request.trials == 0 else {}
     others = _of_others(store, unknown, devices, spaces, limits, denied)
-    best = {key: winners.get(r.record_id) or best_record(r) for key, r in found.items()}
+    best = {key: _named(r, winners, chosen[key], devices[key]) for key, r in found.items()}
     best |= {key: replace(best_record(r), elsewhere=True) for key, r in others.items()}
     return Selection(
         model_key=tasks.model_key,
@@ -105,9 +105,22 @@ def _of_others(
         refused = {*denied, *(config for task_key, config in wrong if task_key == key)}
         sketches = within_limit(space, limits.get(key))
         record = fitting_record(task, space, spec, sketches, refused) if task.tunable else None
-        if record and candidate_of(record, space) != default_candidate(space, spec):
+        if record and not _is_default(record, space, spec):
             found[key] = record
     return found
+
+
+def _named(
+    record: TuningRecord, winners: Mapping[str, BestRecord], task: Task, spec: DeviceSpec
+) -> BestRecord:
+    """The record as its task's choice, with the times that a winner has in the network."""
+    own = winners.get(record.record_id) or best_record(record)
+    return replace(own, default=_is_default(record, task.space(spec), spec))
+
+
+def _is_default(record: TuningRecord, space: Space, spec: DeviceSpec) -> bool:
+    """Whether the record is of the default schedule of that space."""
+    return candidate_of(record, space) == default_candidate(space, spec)
 
 
 def _is_of(record: TuningRecord, layouts: LayoutAssignment) -> bool:

@@ -183,13 +183,15 @@ def _as_compiled(
     """The task with the times of what was compiled and of its default: of one comparison.
 
     What won in the network, and was given back for the default schedule, knows the latter's time.
+    Two times of the default schedule are no gain.
     """
     if best is None and winner is not None and winner.default_us:
         return replace(result, best_us=winner.default_us, default_us=winner.default_us)
     if best is None:
         return replace(result, best_us=result.default_us or result.best_us, alone=True)
     here = None if best.elsewhere else best.time_us
-    return replace(result, best_us=here, default_us=best.default_us or result.default_us)
+    default_us = here if best.default else best.default_us or result.default_us
+    return replace(result, best_us=here, default_us=default_us)
 
 
 def _cost(result: TaskResult) -> tuple[float, int]:
