@@ -1,7 +1,8 @@
 """Finalists of all tasks, compared inside the network: which is the fastest where it will run?
 
 Read `compare_finalists`. A task's default schedule is always a finalist, so a winner is faster than
-it, in the network and in the same iterations, or it is the default.
+it, in the network and in the same iterations, or it is the default. Where all winners together
+save too little for certain, no bundle of them is made.
 """
 
 import logging
@@ -33,6 +34,7 @@ from retune.pipeline.watch import stopping
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.schedule.space import Candidate
 from retune.search.comparison import FinalistComparison
+from retune.search.expectation import SURE
 from retune.search.extract import Network
 from retune.search.history import best_candidates
 from retune.search.layout.assignment import with_layouts
@@ -53,6 +55,9 @@ and its default are built whatever it takes, and iterations have the rest of the
 compilers differ by ten times in what they take."""
 _LEAST_ROUNDS = 6
 """Rounds of iterations, whatever they take: fewer tell nothing apart."""
+_KNOWN_ROUNDS = 12
+"""Rounds after which the interval of what the leaders save is believed: from fewer, each half of
+the samples has a lower quartile of two or three."""
 _MOST_WAITED = 0.4
 """Part of the time that threads may wait for cores. A finalist's lower quartile stands for it, and
 is wrong where three of four of its samples were disturbed."""
@@ -75,9 +80,10 @@ def compare_finalists(
     """The winner of each tuned task but those `without`, in these layouts;
     every finalist's times in the network are records afterwards.
 
-    It takes about `budget_s`, see `compare_in_network`. Nothing is compared on simulated devices
-    and boards of a farm, or where the network with its finalists cannot run: the log says why. On
-    boards the records that the layouts were planned by are the winners.
+    It takes about `budget_s`, see `compare_in_network`. Where the winners save less than the
+    request's least gain, beyond noise, all tasks keep their default schedules. Nothing is compared
+    on simulated devices and boards of a farm, or where the network with its finalists cannot run:
+    the log says why. On boards the records that the layouts were planned by are the winners.
     """
     planned = _planned(request, session, layouts)
     if why := unraced(request.device):
@@ -91,17 +97,22 @@ def compare_finalists(
         return Constraints(uncompared="nothing but default schedules is known")
     candidates = {key: [candidate for candidate, _ in found] for key, found in finalists.items()}
     assigned = with_layouts(network_now, layouts)
+    least = request.least_gain if not planned else 0.0  # of layouts, bundles show what they gain
+    given = session.spec, request.device, request.seed, budget_s, least
     try:
-        compared = compare_in_network(
-            assigned, candidates, session.spec, request.device, request.seed, budget_s
-        )
+        compared = compare_in_network(assigned, candidates, *given)
     except ProcessorBusy as error:
         _LOG.warning("finalists are not compared in their network: %s", error)
         return Constraints(uncompared="other programs use the processor")
     except DeviceError as error:
         _LOG.warning("finalists are not compared in their network: %s", error)
         return Constraints(uncompared="the network cannot run with its finalists")
-    return _winners(session, place, finalists, compared)
+    if compared.most_saved >= least:
+        return _winners(session, place, finalists, compared)
+    no_leaders = replace(compared, leaders=dict.fromkeys(compared.leaders, 0))
+    found = _winners(session, place, finalists, no_leaders)  # they know their times in the network
+    every = tuple(run.task.key for run in session.runs)
+    return replace(found, defaults=every, too_little=compared.most_saved)
 
 
 def _planned(
@@ -195,6 +206,9 @@ class InNetwork:
     iterations: int
     reference_us: float
     """Of the reference kernel around the iterations, in the middle."""
+    most_saved: float = 1.0
+    """Part of the network's time that the leaders save at most, by the 95 % interval; 1.0: nobody
+    knows."""
 
 
 def compare_in_network(
@@ -204,11 +218,13 @@ def compare_in_network(
     device: str,
     seed: int,
     budget_s: float,
+    least_gain: float = 0.0,
 ) -> InNetwork:
     """The comparison of these finalists, the default schedule first.
 
     It takes `budget_s`, or less if it is decided before, or more by what building the network takes
-    beyond its share; a few rounds at least. It ends early when those who watch wish it so.
+    beyond its share; a few rounds at least. It ends early when those who watch wish it so, and
+    where the 95 % interval of what the leaders save excludes the `least_gain` of the network.
     Raises: DeviceError where the network with all of them cannot be run, or is simulated;
     ProcessorBusy where other programs have the cores for too long for times to mean anything.
     """
@@ -226,14 +242,13 @@ def compare_in_network(
     ):
         resolved = iterations.resolved  # it is built now
         end = max(began + budget_s, stopwatch() + (1.0 - _BUILD_SHARE) * budget_s)
-        rounds = 0
-        while not comparison.decided and (
-            rounds < _LEAST_ROUNDS
-            or (stopwatch() < end and not stopping() and iterations.waited <= _MOST_WAITED)
-        ):
-            for choices in comparison.round(resolved=resolved):
-                iterations.observe(comparison, choices)
-            rounds += 1
+
+        def goes_on() -> bool:
+            may = stopwatch() < end and not stopping() and iterations.waited <= _MOST_WAITED
+            return may and iterations.most_saved(comparison) >= least_gain
+
+        while not comparison.decided and (iterations.rounds < _LEAST_ROUNDS or goes_on()):
+            iterations.round(comparison)
         if (waited := iterations.waited) > _MOST_WAITED:
             raise ProcessorBusy(
                 f"other programs use the processor: threads waited for {waited:.0%} of the time"
@@ -244,6 +259,7 @@ def compare_in_network(
             samples=dict(zip(finalists, comparison.samples, strict=True)),
             iterations=iterations.count,
             reference_us=float(np.median(iterations.references)) if iterations.references else 0.0,
+            most_saved=iterations.most_saved(comparison),
         )
 
 
@@ -264,7 +280,10 @@ class _Network:
         self, device: str, plan: FinalistsPlan, weights: Path, tasks: Sequence[str]
     ) -> None:
         self.references: list[float] = []
+        self._seconds: list[float] = []
+        """Of the whole network, by iteration."""
         self._waited: list[float] = []
+        self.rounds = 0
         self.count = 0
         self._device = device
         self._plan = plan
@@ -287,6 +306,19 @@ class _Network:
         """Part of the time that a thread waited for cores, of the parts of rounds in the middle."""
         return median(self._waited or [0.0])
 
+    def most_saved(self, comparison: FinalistComparison) -> float:
+        """As `InNetwork.most_saved`."""
+        if self.rounds < _KNOWN_ROUNDS or not self._seconds:
+            return 1.0
+        saved, error = comparison.saved
+        return max(0.0, saved + SURE * error) / float(np.median(self._seconds))
+
+    def round(self, comparison: FinalistComparison) -> None:
+        """One round of the comparison."""
+        for choices in comparison.round(resolved=self.resolved):
+            self.observe(comparison, choices)
+        self.rounds += 1
+
     def observe(self, comparison: FinalistComparison, choices: np.ndarray) -> None:
         """One part of a round. Where the child is lost, each finalist is tried again alone."""
         try:
@@ -297,6 +329,7 @@ class _Network:
             return
         self.references.append(found.reference_us)
         self._waited.append(found.waited)
+        self._seconds += found.seconds.sum(axis=1).tolist()
         comparison.observe(choices, self._by_task(found.seconds), resolved=self.resolved)
 
     def _eliminate(self, comparison: FinalistComparison, choices: np.ndarray) -> None:

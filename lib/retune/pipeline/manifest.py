@@ -283,6 +283,9 @@ class Constraints(Manifest):
     """The same of the planned layouts over NHWC alone; None: they were not compared."""
     iterations: int = 0
     """Of the network, in the comparison of the finalists."""
+    too_little: float | None = None
+    """Part of the network's time that the finalists save at most, where it was too little for them
+    to be compiled: all tasks keep their default schedules."""
     uncompared: str = ""
     """Why finalists were not compared, so that records alone decide; empty where they were."""
 

@@ -111,8 +111,10 @@ def stage_compare(
     Layouts that were found by measuring are kept if the bundle is faster with them than in NHWC.
     Where the bundle is not faster than default schedules beyond the comparison's noise, tasks that
     are slower in the network get theirs back, whoever took their records. Where the rest is not
-    faster either, all of them do. What compiles to the steps of default schedules is not compared
-    with them: the bundles can differ in their forms alone, which follow from the load of a moment.
+    faster either, all of them do; at once where finalists were compared in the network, and the
+    bundle excludes the least gain for which the request searches on. What compiles to the steps of
+    default schedules is not compared with them: the bundles can differ in their forms alone, which
+    follow from the load of a moment.
     """
     made, found = _Made(request, network, tasks), constraints.content
     if request.layout == MEASURED and selection.layouts.activations and found.nhwc_ratio is None:
@@ -122,7 +124,7 @@ def stage_compare(
         found = replace(found, nhwc_ratio=1 / gain.ratio)
         if gain.low <= 1.0:
             return replace(found, layouts=ALL_NHWC, limits=())
-    if not selection.best:
+    if not selection.tuned:
         return replace(found, ratio=None)
     default = made.bundle(untuned(request, selection), "untuned")
     if made.bundle(selection).has_steps_of(default):
@@ -130,8 +132,9 @@ def stage_compare(
     gain = made.gain(default, selection)
     if gain.low > 1.0:
         return replace(found, ratio=1 / gain.ratio)
-    every = tuple(best.task_key for best in selection.best)
-    slower = () if found.given_back else _slower_tasks(request, selection, every)
+    every = selection.tuned
+    excluded = found.iterations and gain.high < 1.0 + request.least_gain
+    slower = () if found.given_back or excluded else _slower_tasks(request, selection, every)
     return replace(found, ratio=None, given_back=(*found.given_back, *(slower or every)))
 
 

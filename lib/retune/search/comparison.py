@@ -2,8 +2,9 @@
 
 An iteration runs the whole network with one finalist for each task. Where it gives the time of
 every task (`resolved`), all tasks change their finalists at once. Where only the time of the whole
-network is seen, one task after the other does, and the others run their leaders. Nothing here knows
-a device; read `FinalistComparison`.
+network is seen, one task after the other does, and the others run their leaders. The default
+schedule is part of every round, as gains are relative to it. Nothing here knows a device; read
+`FinalistComparison`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ class FinalistComparison:
         self.samples: list[list[list[float]]] = [[[] for _ in range(n)] for n in finalists]
         """By task and finalist, in order: seconds of the task, or of the network with it."""
         self._left = [list(range(n)) for n in finalists]
-        """Of each task, those that may still win."""
+        """Of each task, those that may still win. The default may again, as it is always run."""
         self._rng = rng
 
     @property
@@ -45,11 +46,19 @@ class FinalistComparison:
         """The finalist of each task that is ahead; the default where nothing is known. int [n]"""
         return np.array([self._leader(task) for task in range(len(self.samples))], np.int64)
 
+    @property
+    def saved(self) -> tuple[float, float]:
+        """Seconds of an iteration that the leaders are expected to save, and their standard error.
+
+        Every second sample chooses the leader of a task, and the others say what it saves, and the
+        other way round: what was chosen for its own samples seems faster than it is.
+        """
+        halves = np.array([self._saved(task) for task in range(len(self.samples))]).reshape(-1, 2)
+        return float(halves.mean(axis=1).sum()), float(np.linalg.norm(np.diff(halves) / 2))
+
     def standing(self, task: int) -> np.ndarray:
         """What stands for each finalist of a task; infinite for one never seen. float64 [n]"""
-        return np.array(
-            [np.quantile(s, QUANTILE) if s else np.inf for s in self.samples[task]], np.float64
-        )
+        return _standing(self.samples[task])
 
     def round(self, *, resolved: bool) -> Iterator[np.ndarray]:
         """Iterations in parts, each to be observed before the next. int [iterations, tasks]"""
@@ -78,15 +87,30 @@ class FinalistComparison:
 
     def _together(self) -> np.ndarray:
         """As many iterations as the task with most finalists needs; the others' go round again."""
-        count = max(len(left) for left in self._left)
-        columns = [np.resize(self._rng.permutation(left), count) for left in self._left]
+        every = [self._running(task) for task in range(len(self.samples))]
+        count = max(map(len, every))
+        columns = [np.resize(self._rng.permutation(running), count) for running in every]
         return np.stack(columns, axis=1)
 
     def _alone(self, task: int) -> np.ndarray:
-        order = self._rng.permutation(self._left[task])
+        order = self._rng.permutation(self._running(task))
         choices = np.tile(self.leaders, (len(order), 1))
         choices[:, task] = order
         return choices
+
+    def _running(self, task: int) -> list[int]:
+        """The finalists that take part in a round."""
+        return sorted({0, *self._left[task]})
+
+    def _saved(self, task: int) -> tuple[float, float]:
+        """Seconds by either half of the samples; 0 where too few are known."""
+        running = self._running(task)
+        every = [[self.samples[task][c][half::2] for c in running] for half in (0, 1)]
+        if not all(map(all, every)):
+            return 0.0, 0.0
+        first, second = map(_standing, every)
+        by_second = second[0] - second[np.argmin(first)]
+        return float(by_second), float(first[0] - first[np.argmin(second)])
 
     def _open(self, task: int) -> bool:
         """Whether the winner of the task is not decided."""
@@ -99,10 +123,14 @@ class FinalistComparison:
 
     def _may_win(self, task: int) -> list[int]:
         """The leader, and the finalists that are not certainly slower."""
-        left, samples = self._left[task], self.samples[task]
+        left, samples = self._running(task), self.samples[task]
         if min(len(samples[c]) for c in left) < _LEAST:
             return left
         leader = self._leader(task)
         usual = (1.0 + _TIE) * float(np.median(samples[leader]))
         standing = self.standing(task)
         return [c for c in left if c == leader or standing[c] < usual]
+
+
+def _standing(samples: Sequence[Sequence[float]]) -> np.ndarray:
+    return np.array([np.quantile(s, QUANTILE) if s else np.inf for s in samples], np.float64)

@@ -69,12 +69,13 @@ def child(monkeypatch: pytest.MonkeyPatch) -> type[FakeChild]:
 
 
 def compared(
-    session: Session, folder: Path, budget_s: float = 1e9
+    session: Session, folder: Path, budget_s: float = 1e9, least_gain: float = 0.01
 ) -> tuple[list[str], comparing.InNetwork]:
     network = import_network(str(write("bottleneck", folder))).network
     finalists = comparing.choose_finalists(session, 1e9)
     candidates = {key: [candidate for candidate, _ in found] for key, found in finalists.items()}
-    found = comparing.compare_in_network(network, candidates, GENERIC_CPU, "pocl", 0, budget_s)
+    given = GENERIC_CPU, "pocl", 0, budget_s, least_gain
+    found = comparing.compare_in_network(network, candidates, *given)
     return list(candidates), found
 
 
@@ -98,6 +99,7 @@ def test_the_fastest_in_place_wins(session: Session, child: type[FakeChild], tmp
     counts = {key: len(samples) for key, samples in found.samples.items()}
     assert found.leaders == {key: count - 1 for key, count in counts.items()}
     assert child.opened == 1 and found.reference_us == 1000.0 and keys
+    assert found.most_saved > 0.5
 
 
 def test_who_loses_the_process_twice_is_out_of_the_compared(
@@ -164,9 +166,23 @@ def test_building_takes_no_time_from_the_iterations(
 
     monkeypatch.setattr(comparing, "FinalistsChild", Slow)
     monkeypatch.setattr(comparing, "Stopwatch", lambda: Stopwatch(lambda: now[0]))
-    _, found = compared(session, tmp_path, budget_s=25.0)
+    _, found = compared(session, tmp_path, budget_s=25.0, least_gain=0.0)
     rounds = {min(map(len, samples)) for samples in found.samples.values()}
     assert rounds == {10}, "all that building may not take"
+
+
+@pytest.mark.parametrize(("least", "rounds"), [(0.0, 24), (0.01, 12)])
+def test_where_nothing_can_be_gained_the_comparison_ends_early(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: float, rounds: int
+):
+    class Alike(FakeChild):
+        def run(self, choices: np.ndarray) -> Iterations:
+            return Iterations(seconds=np.ones(choices.shape), reference_us=1000.0)
+
+    monkeypatch.setattr(comparing, "FinalistsChild", Alike)
+    _, found = compared(session, tmp_path, least_gain=least)
+    assert found.most_saved == 0.0 and set(found.leaders.values()) == {0}
+    assert {min(map(len, samples)) for samples in found.samples.values()} == {rounds}
 
 
 def test_where_others_have_the_cores_records_decide(

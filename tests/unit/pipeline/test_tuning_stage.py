@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -29,7 +31,8 @@ from retune.pipeline.manifest import (
 )
 from retune.pipeline.network import stage_extract, stage_import
 from retune.pipeline.request import TuneRequest
-from retune.pipeline.results import TuneEvent
+from retune.pipeline.results import FinishedRun, TuneEvent
+from retune.pipeline.summary import task_results
 from retune.pipeline.watch import watching
 from retune.records.conditions import within
 from retune.records.ranking import top
@@ -475,7 +478,7 @@ def test_where_layouts_cannot_be_measured_people_are_told_why(
     ]
 
 
-def first_of_each(network, candidates, spec, device, seed, budget_s) -> finalists.InNetwork:
+def first_of_each(network, candidates, *_) -> finalists.InNetwork:
     """A comparison in which the fastest candidate beside the default schedule wins."""
     return finalists.InNetwork(
         resolved=False,
@@ -492,12 +495,16 @@ def test_the_selection_is_the_winner_of_each_comparison(
     """The last finalist of each task wins; its time in place is what people are told."""
     counts: list[int] = []
 
-    def fake(network, candidates, spec, device, seed, budget_s) -> finalists.InNetwork:
+    def fake(network, candidates, *_) -> finalists.InNetwork:
         counts.append(len(candidates))
         samples = {key: [[1.0 + n] * 3 for n in range(len(c))] for key, c in candidates.items()}
         leaders = {key: len(c) - 1 for key, c in candidates.items()}
         return finalists.InNetwork(
-            resolved=True, leaders=leaders, samples=samples, iterations=3, reference_us=900.0
+            resolved=True,
+            leaders=leaders,
+            samples=samples,
+            iterations=3,
+            reference_us=900.0,
         )
 
     monkeypatch.setattr(finalists, "compare_in_network", fake)
@@ -524,13 +531,44 @@ def test_the_selection_is_the_winner_of_each_comparison(
         assert best.default_us == pytest.approx(1e6 / weights[winner.task_key])
 
 
+def test_a_record_of_the_default_schedule_is_no_gain(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    """The default was measured twice, and took less time the second time."""
+    kept: list[str] = []
+
+    def fake(network, candidates, *_) -> finalists.InNetwork:
+        kept.append(next(iter(candidates)))
+        leaders = {key: int(key != kept[0]) for key in candidates}
+        return replace(first_of_each(network, candidates), leaders=leaders)
+
+    monkeypatch.setattr(finalists, "compare_in_network", fake)
+    monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
+    done = tuned(request_)
+    network, tasks = prepare(request_)
+    final = tuning.stage_finalists(request_, network, done)
+    chosen = selection.stage_choose(request_, tasks, final)
+    assert [best.task_key for best in chosen.best if best.default] == kept
+    assert set(chosen.tuned) == {best.task_key for best in chosen.best} - {*kept}
+    slower = [replace(r, default_us=2 * (r.best_us or 0.0)) for r in done.results]
+    run = SimpleNamespace(
+        tasks=tasks,
+        searched=replace(done, results=tuple(slower)),
+        selection=chosen,
+        constraints=final,
+    )
+    gained = {each.entry.key: each.gained for each in task_results(cast(FinishedRun, run))}
+    assert gained.pop(kept[0]) == 0.0
+    assert chosen.tuned and all((gained[key] or 0.0) > 0.0 for key in chosen.tuned)
+
+
 def test_a_later_run_starts_from_the_times_in_the_network(
     runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
 ):
     """In the network the last finalist of each task is the fastest, whatever it took alone."""
     compared: list[Mapping[str, Sequence[Candidate]]] = []
 
-    def fake(network, candidates, spec, device, seed, budget_s) -> finalists.InNetwork:
+    def fake(network, candidates, *_) -> finalists.InNetwork:
         compared.append(candidates)
         samples = {key: [[1.0 / (1 + n)] for n in range(len(c))] for key, c in candidates.items()}
         return finalists.InNetwork(
@@ -558,6 +596,30 @@ def test_a_later_run_starts_from_the_times_in_the_network(
     elsewhere = replace(tasks, model_key="another network")
     alone = {b.task_key: b.time_us for b in selection.stage_choose(request_, elsewhere).best}
     assert all(alone[b.task_key] != b.time_us for b in chosen), "their times do not compare"
+
+
+def test_what_saves_too_little_is_not_compiled(
+    runners: Runners, request_: TuneRequest, monkeypatch: pytest.MonkeyPatch
+):
+    """Finalists lead, but a search goes on for 1 % and more: their bundle is not worth making."""
+
+    def little(network, candidates, *_) -> finalists.InNetwork:
+        return replace(first_of_each(network, candidates), most_saved=0.004)
+
+    monkeypatch.setattr(finalists, "compare_in_network", little)
+    monkeypatch.setattr(selection, "spec_of", lambda name: GENERIC_CPU)
+    network, tasks = prepare(request_)
+    full = replace(request_, effort="full")
+    final, said = decided(full, network, tuned(full))
+    assert said == (
+        "default schedules stay: others save at most 0.4%, by 1 iteration of the network"
+    )
+    assert set(final.defaults) == {t.key for t in tasks.tasks if t.tunable}
+    assert selection.stage_choose(full, tasks, final).best == ()
+
+    final, said = decided(request_, network, tuned(request_))
+    assert final.too_little is None and said.endswith("winner, by 1 iteration of the network")
+    assert selection.stage_choose(request_, tasks, final).tuned, "an exhaustive run takes all"
 
 
 def test_without_a_comparison_the_best_record_of_each_task_is_selected(

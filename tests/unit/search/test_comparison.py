@@ -92,3 +92,53 @@ def test_before_any_iteration_the_default_leads():
     comparison = FinalistComparison([3, 2], np.random.default_rng(0))
     assert comparison.leaders.tolist() == [0, 0]
     assert not comparison.decided
+
+
+def test_the_default_is_part_of_every_round_as_what_all_are_compared_with():
+    comparison = FinalistComparison([3, 2], np.random.default_rng(0))
+    for _ in range(8):
+        (choices,) = comparison.round(resolved=True)
+        comparison.observe(choices, 2.0 - 0.5 * choices, resolved=True)
+    assert comparison.leaders.tolist() == [2, 1] and comparison.decided
+    counts = [[len(samples) for samples in task] for task in comparison.samples]
+    assert counts[0][0] >= 8 and counts[1][0] >= 8, "it could not win after the first four"
+
+
+def test_a_default_that_was_disturbed_at_first_may_win_later():
+    comparison = FinalistComparison([2], np.random.default_rng(0))
+    for number in range(ROUNDS):
+        (choices,) = comparison.round(resolved=True)
+        first = 1.5 if number < 4 else 0.9
+        comparison.observe(choices, np.where(choices == 0, first, 1.0), resolved=True)
+    assert comparison.leaders.tolist() == [0]
+
+
+@pytest.mark.parametrize("resolved", [True, False])
+def test_what_the_leaders_save_is_the_sum_over_tasks(resolved: bool):
+    comparison, _ = finished(resolved=resolved)
+    assert comparison.saved == pytest.approx((0.1 + 0.2, 0.0))
+    assert FinalistComparison([3, 2], np.random.default_rng(0)).saved == (0.0, 0.0)
+
+
+def savings(gain: float, seed: int) -> tuple[float, float, float, float]:
+    """Of 12 tasks of a second, whose last finalist of five saves `gain`: what the leaders save,
+    what is expected of them and its error, and what their own samples promise."""
+    rng = np.random.default_rng(seed)
+    comparison = FinalistComparison([5] * 12, rng)
+    for _ in range(ROUNDS):
+        (choices,) = comparison.round(resolved=True)
+        true = np.where(choices == 4, 1.0 - gain, 1.0)
+        noise = 0.03 * rng.exponential(1.0, true.shape)
+        comparison.observe(choices, true * (1.0 + noise), resolved=True)
+    leaders, every = comparison.leaders, [comparison.standing(task) for task in range(12)]
+    promised = sum(s[0] - s[leader] for s, leader in zip(every, leaders, strict=True))
+    return gain * float(np.sum(leaders == 4)), *comparison.saved, float(promised)
+
+
+@pytest.mark.parametrize("gain", [0.0, 0.005, 0.03])
+def test_what_is_expected_to_be_saved_is_not_what_was_lucky(gain: float):
+    """Over many comparisons it is right, where the leaders' own samples promise too much."""
+    true, expected, errors, promised = np.array([savings(gain, seed) for seed in range(40)]).T
+    assert expected.mean() == pytest.approx(true.mean(), abs=0.012)
+    assert gain > 0.01 or promised.mean() > true.mean() + 0.012, "where finalists are alike"
+    assert np.mean(expected + 1.96 * errors >= true) > 0.85
