@@ -16,6 +16,7 @@ from typing import get_args
 from benchmarks.command import parser_of
 from benchmarks.networks import NETWORKS, folder_of
 from retune.bundle.format import read_bundle, write_bundle
+from retune.bundle.verify.farm_examiner import sharing_processes
 from retune.core.config import cache_root, records_root
 from retune.pipeline.calling import InProcess
 from retune.pipeline.chain import select
@@ -56,9 +57,10 @@ def publish(request: TuneRequest) -> Published:
     say(request, f"{done.trials_done} trials in {done.seconds_done:.0f} s")
     with watching(lambda event: report(request, event)):
         finalists = stage_finalists(request, network, done)
-    selection, constraints = select(request, network, tasks, finalists, InProcess())
-    made = stage_compile(request, network, tasks, selection, "tuned")
-    say(request, validated(constraints, stage_verify(request, network, made)))
+    with sharing_processes():
+        selection, constraints = select(request, network, tasks, finalists, InProcess())
+        made = stage_compile(request, network, tasks, selection, "tuned")
+        say(request, validated(constraints, stage_verify(request, network, made)))
     return Published(
         searched=done,
         constraints=constraints,
