@@ -280,7 +280,9 @@ def _verdict(found: _Changes, before: NightRow, tonight: NightRow) -> NightRow:
     if real:
         return _changed(tonight, "real", found.ratio, _why_real(found, before, tonight))
     if machine:
-        return _changed(tonight, "hardware", found.time, _why_hardware(found))
+        return _changed(
+            tonight, "hardware", found.time, f"the controls moved along: {_controls(found)}"
+        )
     if (gain := _gain(tonight)) is not None and gain.beyond():
         why = "the night published a bundle that is faster"
         return _judged(tonight, "real", gain, why)
@@ -337,10 +339,6 @@ def _why_real(found: _Changes, before: NightRow, tonight: NightRow) -> str:
     else:
         own = "another bundle, published without a comparison,"
     return f"{own} took {found.time.interval[0]:.3f}x the time; {_controls(found)}"
-
-
-def _why_hardware(found: _Changes) -> str:
-    return f"the controls moved along: {_controls(found)}"
 
 
 def _controls(found: _Changes) -> str:

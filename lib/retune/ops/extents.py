@@ -218,7 +218,7 @@ def _computed(
 ) -> Array | None:
     if definition.name in _MOVES:
         given = [
-            None if a is None else a if i else array_of_extents(a) for i, a in _numbered(arrays)
+            None if a is None else a if i else array_of_extents(a) for i, a in enumerate(arrays)
         ]
         if definition.name == "concat":
             given = [array_of_extents(present(arrays, i)) for i in range(len(arrays))]
@@ -239,10 +239,6 @@ def _computed(
     if is_float and definition.name != "where":
         given = [_elementwise(Ratio.of, [array]) for array in given]
     return _elementwise(table[definition.name], given)
-
-
-def _numbered(arrays: Sequence[Array | None]) -> list[tuple[int, Array | None]]:
-    return list(enumerate(arrays))
 
 
 def _holds_floats(array: Array) -> bool:

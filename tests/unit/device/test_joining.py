@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from retune.codegen.network.persistent import Callee
-from retune.device.opencl.joining import join_kernels
+from retune.device.opencl.jobs import join_kernels
 
 ADD = Callee(kernel="add", parameters=1, groups=(4, 1, 1))
 PAD = replace(ADD, kernel="pad")

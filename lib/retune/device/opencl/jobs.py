@@ -5,14 +5,15 @@ candidate's time holds neither the waking of threads nor the driver's dealing ou
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 import numpy as np
 
 from retune.codegen.network.persistent import Callee, CalleeLaunch
+from retune.codegen.opencl.kernels import group_function
 from retune.codegen.source import ProgramSource, three
 from retune.device.opencl.guards import padded
-from retune.device.opencl.joining import join_kernels
 from retune.device.opencl.persistent import Persistent, can_persist
 from retune.device.opencl.pool import ConstantPool, Window
 from retune.device.opencl.runtime import BuiltProgram, Device, DeviceMemory, PreparedKernel
@@ -224,3 +225,43 @@ class _BoundResident:
 
 BuiltJob = _QueuedJob | _ResidentJob
 BoundJob = _BoundLaunches | _BoundResident
+
+
+def join_kernels(kernels: Sequence[tuple[Callee, str]]) -> tuple[list[Callee], list[str]]:
+    """Callees of several programs and the texts that define them, made fit for one program.
+
+    Programs that are generated one by one use the same names. Here the preprocessor gives a kernel
+    another name, so that its text stays as it was printed.
+
+    Returns a callee for each one given, under its name in the joined program, and the texts to
+    compile. Callees that are equal in all, their texts too, become one callee and one text.
+    """
+    joined: dict[tuple[Callee, str], Callee] = {}
+    texts: list[str] = []
+    taken: set[str] = set()
+    for callee, text in kernels:
+        if (callee, text) in joined:
+            continue
+        name = callee.kernel
+        if name in taken:
+            name = _unused(name, [other for _, other in kernels], taken)
+            texts.append(_renamed(text, callee.kernel, name))
+        else:
+            texts.append(text)
+        taken.add(name)
+        joined[callee, text] = replace(callee, kernel=name)
+    return [joined[kernel] for kernel in kernels], texts
+
+
+def _unused(name: str, texts: Sequence[str], taken: set[str]) -> str:
+    """A name that no text contains: registers and loops inside a kernel have names as well."""
+    fresh = (f"{name}_c{number}" for number in count(1))
+    return next(n for n in fresh if n not in taken and not any(n in text for text in texts))
+
+
+def _renamed(text: str, old: str, new: str) -> str:
+    """The text with its kernel, and the function of one work-group, under another name."""
+    names = {old: new, group_function(old): group_function(new)}
+    before = [f"#define {a} {b}" for a, b in names.items()]
+    after = [f"#undef {a}" for a in names]
+    return "\n".join([*before, text, *after])

@@ -7,7 +7,6 @@ of a user do. Other inputs may have any value.
 from collections.abc import Mapping
 
 from retune.core.dims import counts_of, least, never_above
-from retune.core.dtypes import DType
 from retune.graph.graph import Graph, Node
 from retune.ops.registry import integer, lookup
 from retune.ops.trees import FEATURE
@@ -48,7 +47,7 @@ def index_counts(graph: Graph) -> dict[str, int]:
             counts[value] = max(1, min(fewest, counts.get(value, fewest)))
     dtypes = {name: graph.types[name].dtype for name in graph.inputs if name in counts}
     return {
-        name: min(counts[name], _values(dtype))
+        name: min(counts[name], dtype.limits[1] + 1)
         for name, dtype in dtypes.items()
         if not dtype.is_float
     }
@@ -102,11 +101,6 @@ def least_values(graph: Graph) -> dict[str, int]:
         if node.op in _MOVES and divisors.intersection(node.outputs):
             divisors.update(node.inputs[i] for i in _MOVES[node.op])
     return {n: 1 for n in graph.inputs if n in divisors and not graph.types[n].dtype.is_float}
-
-
-def _values(dtype: DType) -> int:
-    """How many values from 0 on the type has."""
-    return dtype.limits[1] + 1
 
 
 def _demands(graph: Graph, node: Node, counts: Mapping[str, int]) -> list[tuple[str, int]]:

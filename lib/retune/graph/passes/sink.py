@@ -37,7 +37,8 @@ def _sink(r: GraphRewriter, node: Node, uses: Mapping[str, Sequence[Node]]) -> s
         return None
     rest = iter(shapes)
     inputs = tuple(value and _under(r, value, next(rest) or ()) for value in node.inputs)
-    return r.emit("reshape", (r.emit(node.op, inputs, node.attrs),), {"shape": shape}, _out(node))
+    made = r.emit(node.op, inputs, node.attrs)
+    return r.emit("reshape", (made,), {"shape": shape}, node.outputs[0])
 
 
 def _plain(node: Node) -> bool:
@@ -91,7 +92,3 @@ def operand_shape(operand: Shape, made: Shape, source: Shape) -> Shape | None:
         else:
             return None
     return tuple(found)
-
-
-def _out(node: Node) -> str:
-    return node.outputs[0]

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from retune.core.dtypes import DTYPES, DType, TensorType
 from retune.graph.graph import Graph, GraphBuilder, Node
 from retune.ir.functions import rounding
-from retune.ops import AttrValue, lookup
+from retune.ops import lookup
 from retune.ops.registry import SEVERAL_OUTPUTS
 
 
@@ -137,8 +137,5 @@ class _Widened:
         if self._build.types.get(value) == self._old.types[value]:
             return value
         name = self._build.fresh(f"{value}.half")
-        return self._build.add("cast", [self._wide[value]], self._stored(value), outputs=[name])
-
-    def _stored(self, value: str) -> dict[str, AttrValue]:
-        """The attributes of a cast to the old value's type."""
-        return {"to": self._old.types[value].dtype}
+        to = self._old.types[value].dtype
+        return self._build.add("cast", [self._wide[value]], {"to": to}, outputs=[name])
