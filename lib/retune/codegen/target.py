@@ -57,12 +57,12 @@ class Target:
     past_bytes: int = PAST_BYTES
     """Least size of arrays that are stored past the caches."""
     offers: tuple[str, ...] = ()
-    """The ways of intrinsics that are there beside those that all devices have; `ONE_BASE`; those
-    of `resident.WAYS` by which groups may stay."""
+    """The implementations of intrinsics that are there beside those that all devices have;
+    `ONE_BASE`; those of `resident.WAYS` by which groups may stay."""
 
-    def offers_none(self, *ways: str) -> bool:
+    def offers_none(self, *names: str) -> bool:
         """Whether none of these is there."""
-        return not any(way in self.offers for way in ways)
+        return not any(name in self.offers for name in names)
 
     def groups(self, nest: Stmt) -> Groups:
         """How the groups of a nest run."""

@@ -75,8 +75,8 @@ class DeviceSpec:
     """1 where constants are read faster through images than as arrays. No driver says it."""
     extensions: tuple[str, ...] = ()
     instructions: tuple[str, ...] = ()
-    """What was built, run and found right there, see `opencl.probing`: ways of intrinsics, launches
-    from one address, persistent kernels, and `DECLARED_LOCAL`."""
+    """What was built, run and found right there, see `opencl.probing`: implementations of
+    intrinsics, launches from one address, persistent kernels, and `DECLARED_LOCAL`."""
     host: str = ""
     """Processor, cores and caches of the machine that it is in."""
     accelerator: str = ""

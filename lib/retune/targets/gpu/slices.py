@@ -52,20 +52,20 @@ _MOST_VECTORS = 64
 
 
 def slice_over_groups(s: Schedule, name: str, structure: Contraction) -> str:
-    """The reduction as partial sums over slices of its deepest reduce axis, then their sum.
+    """The reduction as partial sums over slices of its innermost reduce axis, then their sum.
 
     Gives the new stage, which makes the partial sums; `name` adds them up in a kernel of its own.
     The number of slices is sampled. Raises: ScheduleError if none divides the axis.
     """
-    deepest = steps_of(s, name, structure)[-1]
-    extent = s.extent(deepest)
+    innermost = steps_of(s, name, structure)[-1]
+    extent = s.extent(innermost)
     if not is_fixed(extent):
         raise ScheduleError(f"slices of {name}: {extent} steps have no divisor for all sizes")
     least = _LEAST_OF_SHORT if structure.fetch and structure.fetch.short else 1
     sizes = [extent // n for n in _SLICES if extent % n == 0 and extent // n >= least]
     if not sizes:
         raise ScheduleError(f"slices of {name}: {extent} steps have no divisor among {_SLICES}")
-    slices, _ = s.split(deepest, [s.sample_categorical(f"slice.{name}", sizes)])
+    slices, _ = s.split(innermost, [s.sample_categorical(f"slice.{name}", sizes)])
     return s.rfactor(name, slices, 0)
 
 
@@ -101,10 +101,10 @@ def schedule_shared(s: Schedule, name: str, structure: Contraction, spec: Device
     if stage.group is not None or len(stage.block.indices) < 2:
         raise ScheduleError(f"slices of {name}: expected pixels and channels in one group")
     orders = stage.orders()
-    deepest = steps_of(s, name, structure)[-1]
+    innermost = steps_of(s, name, structure)[-1]
     slices = s.sample_categorical(f"slices.{name}", _SHARED_SLICES)
-    depth = s.sample_categorical(f"depth.{name}", depths(s, deepest, structure))
-    _, sliced, _ = s.split(deepest, [slices, depth])
+    depth = s.sample_categorical(f"depth.{name}", depths(s, innermost, structure))
+    _, sliced, _ = s.split(innermost, [slices, depth])
     cut, tile = sum_in_group(
         s,
         name,

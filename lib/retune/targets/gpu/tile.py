@@ -230,31 +230,31 @@ def most_items_of(s: Schedule, pixels: Sequence[str], channels: str, lanes: int)
     return vectors * s.likely(*pixels)
 
 
-def depths(s: Schedule, deepest: str, structure: Contraction) -> list[int]:
-    """Steps of the deepest reduce loop between two fetches. Raises: ScheduleError for none."""
+def depths(s: Schedule, innermost: str, structure: Contraction) -> list[int]:
+    """Steps of the innermost reduce loop between two fetches. Raises: ScheduleError for none."""
     unit = structure.fetch.width if structure.fetch else 1
     unit = max(1, unit // structure.packed.pack) if structure.packed else unit
-    sizes = [n for n in _DEPTHS if n % unit == 0 and _may_divide(s, deepest, n)]
+    sizes = [n for n in _DEPTHS if n % unit == 0 and _may_divide(s, innermost, n)]
     if not sizes:
-        got = s.loop(deepest).extent
+        got = s.loop(innermost).extent
         raise ScheduleError(
-            f"{deepest}: expected an extent that one of {_DEPTHS} divides, got {got}"
+            f"{innermost}: expected an extent that one of {_DEPTHS} divides, got {got}"
         )
     return sizes
 
 
 def _split_depth(s: Schedule, name: str, structure: Contraction) -> None:
-    """The deepest reduce loop as steps with a fetch each, and the steps between.
+    """The innermost reduce loop as steps with a fetch each, and the steps between.
 
     A short fetch at the end is apart from the others, which so have no tests.
     """
-    deepest = steps_of(s, name, structure)[-1]
+    innermost = steps_of(s, name, structure)[-1]
     short = structure.fetch is not None and structure.fetch.short
-    if structure.fetch is None and size_variables(s.loop(deepest).extent):
+    if structure.fetch is None and size_variables(s.loop(innermost).extent):
         short = True
-    sizes = short_depths(s.loop(deepest)) if short else depths(s, deepest, structure)
+    sizes = short_depths(s.loop(innermost)) if short else depths(s, innermost, structure)
     depth = s.sample_categorical(f"depth.{name}", sizes)
-    outer, _ = s.split(deepest, [depth], "guard" if short else "exact")
+    outer, _ = s.split(innermost, [depth], "guard" if short else "exact")
     if short:
         s.annotate(outer, PEEL, "ends")
 

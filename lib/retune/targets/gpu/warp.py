@@ -167,7 +167,7 @@ def schedule_warp(s: Schedule, name: str, structure: WarpTile) -> None:
     tile = TiledLoops(s, loops)
     bind_groups(s, tile, sizes.leading)
     tile.run(ITEM)
-    s.split(_deepest(s, name), [entry.k])
+    s.split(_innermost(s, name), [entry.k])
     s.compute_at(name, tile[ITEM][-1])
     _accumulate(s, name, sizes, entry)
     tile.run(REGISTER, LANE)
@@ -229,17 +229,17 @@ def _accumulate(s: Schedule, name: str, sizes: GroupTile, entry: Intrinsic) -> N
     pack_operands(s, name)
 
 
-def _deepest(s: Schedule, name: str) -> str:
+def _innermost(s: Schedule, name: str) -> str:
     return s.reduce_loops(name)[-1]
 
 
 def _schedule_slices(s: Schedule, name: str, entry: Intrinsic) -> None:
     """Slices along local.2, whose sums are added up in local memory by all items."""
-    deepest, grouped = _deepest(s, name), accesses(s, name).group
-    steps = s.extent(deepest) // entry.k
+    innermost, grouped = _innermost(s, name), accesses(s, name).group
+    steps = s.extent(innermost) // entry.k
     lengths = [steps // n for n in _SLICES if steps % n == 0]
     length = s.sample_categorical(f"slice.{name}", lengths)
-    slices, _, _ = s.split(deepest, [length, entry.k])
+    slices, _, _ = s.split(innermost, [length, entry.k])
     sum_in_group(
         s,
         name,
