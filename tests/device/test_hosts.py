@@ -215,12 +215,12 @@ def test_the_form_is_found_by_whole_calls(tmp_path: Path, device: Device):
 def test_the_device_s_part_is_raced(name: str, tmp_path: Path, device: Device):
     network = network_of(NETWORKS[name](tmp_path))
     plan = build_finalists(network, {}, device.spec, model_key="", notes={})
-    contest = open_finalists(plan, device)
-    assert contest.resolved
-    seconds = contest.times(np.zeros((2, len(plan.slots)), np.int64))
+    finalists = open_finalists(plan, device)
+    assert finalists.resolved
+    seconds = finalists.times(np.zeros((2, len(plan.slots)), np.int64))
     assert seconds.shape == (2, len(plan.slots)) and (seconds.sum(axis=1) > 0).all()
     made = {value for host in plan.plan.hosts for value in host.writes}
-    assert contest.outputs().keys() == set(plan.plan.outputs) - made
+    assert finalists.outputs().keys() == set(plan.plan.outputs) - made
 
 
 def test_a_network_of_host_steps_only(device: Device):

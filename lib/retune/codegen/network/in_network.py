@@ -21,7 +21,7 @@ from retune.codegen.network.persistent import (
 )
 from retune.codegen.opencl.kernels import cooperative_kernel
 
-NAME = "contest"
+NAME = "run_finalists"
 """Entry point of the kernel."""
 CLOCK = "__builtin_readcyclecounter()"
 """The processor's cycle counter as an unsigned long: an extension of clang, which OpenCL drivers
