@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from retune.ir.evaluate import evaluate_int
-from retune.ir.expr import Expr, Scope, const
+from retune.ir.expr import Call, Expr, Scope, const, loads, variables, walk
 from retune.ir.stmt import Block, Program, blocks
 from retune.schedule.access import Accesses
 from retune.schedule.schedule import Schedule
+from retune.schedule.stages import readers
 from retune.targets.fusion import inline_elementwise
 
 
@@ -93,25 +94,38 @@ def schedule_in_one_nest(
     share: Callable[[str], None],
     reduce: Callable[[str, str], None],
     beside: bool = False,
+    recompute: bool = False,
 ) -> list[str]:
     """All stages in the result's loops over rows, which it gives; readers find them in `scope`.
 
     `share` spreads a loop along the row over what runs it; `reduce` places a reduction in each step
     of a loop over rows. With `beside` the rows of the innermost loop run beside each other, and all
-    that they read is in `scope`.
+    that they read is in `scope`. With `recompute` elements are computed where they are read, if one
+    stage reads them, or they take one element and no function.
     """
+    for stage in program.others if recompute else ():
+        if _is_slight(s.block(stage)):
+            s.compute_inline(stage)
     *rows, column = s.loops(program.out)
     around = rows[-2] if beside else rows[-1]
     share(column)
     for stage in [name for name in reversed(s.blocks()) if name in program.inside]:
         if stage in program.numbers:
             s.compute_at(stage, around, scope if beside else "register")
-        elif stage in program.others:
+        elif stage in program.reductions:
+            reduce(stage, around)
+        elif recompute and len(readers(s.program, s.block(stage).buffer)) == 1:
+            s.compute_inline(stage)
+        else:
             s.compute_at(stage, around, scope)
             share(s.loops(stage)[-1])
-        else:
-            reduce(stage, around)
     return rows
+
+
+def _is_slight(block: Block) -> bool:
+    """Whether it is arithmetic with one element of a row: its readers need no copy of the row."""
+    along = [load for load in loads(block.value) if variables(load) & variables(block.indices[-1])]
+    return len(along) == 1 and not any(isinstance(part, Call) for part in walk(block.value))
 
 
 def factored(block: str, name: str, loop: str) -> str:

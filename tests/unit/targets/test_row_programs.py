@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from retune.core.target import GENERIC_CPU, GENERIC_GPU, DeviceSpec
+from retune.ir.expr import const
 from retune.ir.functions import call
 from retune.ir.merge import merge_axes
-from retune.ir.stmt import Program, from_dag
+from retune.ir.stmt import Program, blocks, from_dag
 from retune.ir.te import Dag, compute, placeholder, reduce_axis
 from retune.schedule.space import Sketch, Space
 from retune.targets.cost.estimate import default_candidate, estimate
@@ -45,6 +46,20 @@ def scaled_norm(rows: int, columns: int) -> Dag:
     )
 
 
+def log_softmax(rows: int, columns: int) -> Dag:
+    """What two stages read (x - max), and what one does (exp)."""
+    x = placeholder("x", (rows, columns))
+    k, q = reduce_axis("k", columns), reduce_axis("q", columns)
+    top = compute("top", (rows,), lambda i: x[i, k], [x], reduce=(k,), reducer="max")
+    less = compute("less", (rows, columns), lambda i, j: x[i, j] - top[i], [x, top])
+    e = compute("e", (rows, columns), lambda i, j: call("exp", less[i, j]), [less])
+    total = compute("total", (rows,), lambda i: e[i, q], [e], reduce=(q,))
+    made = compute(
+        "y", (rows, columns), lambda i, j: less[i, j] - call("log", total[i]), [less, total]
+    )
+    return Dag((made,))
+
+
 def norm_of_all(size: int) -> Dag:
     """One row, without a loop over rows."""
     x = placeholder("x", (size,))
@@ -59,6 +74,8 @@ ROWS = {
     "softmax, vectors that overlap": softmax(4, 49),
     "softmax, one row": softmax(1, 96),
     "softmax, short rows": softmax(9, 8),
+    "log of softmax": log_softmax(5, 64),
+    "log of softmax, vectors that overlap": log_softmax(4, 49),
     "norm": standardised(4, 48),
     "norm, long rows": standardised(2, 1000),
     "norm of two factors": scaled_norm(5, 40),
@@ -83,6 +100,13 @@ def test_stages_over_rows_are_one_nest(name: str, device: str):
     assert len(fused.program.body.stmts) == 1
     for row in fused.sample(3, np.random.default_rng(0)):
         assert_items_agree(dag, fused.instantiate(row))
+
+
+@pytest.mark.parametrize(("dag", "kept"), [(softmax(5, 64), ["e"]), (log_softmax(5, 64), [])])
+def test_processors_keep_of_a_row_what_takes_long_to_compute_again(dag: Dag, kept: list[str]):
+    program = cpu_space(from_dag(merge_axes(dag)), GENERIC_CPU).sketch("cpu.rows.fused").program
+    whole = {b.buffer.name for b in blocks(program.body) if b.buffer.shape[-1:] == (const(64),)}
+    assert whole == {*kept, "y"}
 
 
 def fused_on_gpu(dag: Dag) -> Sketch:

@@ -130,7 +130,9 @@ def schedule_row_program(s: Schedule, program: RowProgram, groups: int, spec: De
             raise ScheduleError(f"{stage}: its lanes do not lie along the row")
         vectorize_reduction(s, stage, axis, row, sampled=True)
 
-    rows = schedule_in_one_nest(s, program, "private", share=vectorize, reduce=reduce)
+    rows = schedule_in_one_nest(
+        s, program, "private", share=vectorize, reduce=reduce, recompute=True
+    )
     _bind_rows(s, rows, groups)
 
 
