@@ -17,6 +17,8 @@ from retune.ir.te import Dag
 from retune.schedule.space import Space
 from retune.search.defaults import DEFAULT_MAX_ERROR
 from retune.targets.cost.conflicts import LINE_BYTES, WAY_BYTES, crowded
+from retune.targets.cost.core import Core
+from retune.targets.cost.cpu import cpu_cycles
 from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate, estimate
 from retune.targets.cost.nests import kernels, moving, on
 from retune.targets.cost.tiles import window_places
@@ -253,6 +255,20 @@ def test_vectors_that_take_two_turns_are_left_where_they_do_not_fit():
         for spec in (GENERIC_CPU, halves)
     ]
     assert lanes == ["v16", "v8"]
+
+
+def test_traffic_of_private_arrays_takes_no_turns():
+    families = cpu_winograd_families(from_dag(conv2d(1, 28, 28, 32, 32)), GENERIC_CPU)
+    sketch = next(s for s in Space(families).sketches if s.name.endswith("4"))
+    rows = sketch.sample(16, np.random.default_rng(0))
+
+    def traffic(spec: DeviceSpec) -> np.ndarray:
+        (kernel,) = kernels(sketch, rows)
+        return cpu_cycles(kernel, spec) - cpu_cycles(kernel, spec, Core(private=0.0))
+
+    assert (traffic(GENERIC_CPU) > 0.0).all()
+    halves = replace(GENERIC_CPU, datapath_bits=256)
+    np.testing.assert_allclose(traffic(halves), traffic(GENERIC_CPU))
 
 
 def test_a_full_datapath_is_that_of_a_device_that_states_none():

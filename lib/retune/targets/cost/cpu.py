@@ -35,10 +35,10 @@ def cpu_cycles(kernel: Kernel, spec: DeviceSpec, core: Core = _CORE) -> Array:
 def _nest_cycles(nest: BlockNest, spec: DeviceSpec, core: Core) -> Array:
     """Cycles of one core for all iterations."""
     if nest.accesses.block.reducer is None:
-        operations = nest.work / nest.lanes * nest.turns(spec)
-        arithmetic = operations * _element_cycles(nest.accesses, core)
-        arithmetic = arithmetic + _conflict_cycles(nest, spec, core)
-        return arithmetic + _line_cycles(nest, spec, core)
+        arithmetic, traffic = _element_cycles(nest.accesses, core)
+        cycles = nest.work / nest.lanes * (nest.turns(spec) * arithmetic + traffic)
+        cycles = cycles + _conflict_cycles(nest, spec, core)
+        return cycles + _line_cycles(nest, spec, core)
     cost = window_cycles if nest.accesses.lane_wise else tile_cycles
     return cost(nest, spec, core)
 
@@ -97,15 +97,18 @@ def _neighbours(result: AffineAccess, line_bytes: int) -> frozenset[Var]:
 
 
 @lru_cache(maxsize=1024)
-def _element_cycles(stage: Accesses, core: Core) -> float:
-    """Cycles for a vector of an element-wise stage: its operators, and private arrays' traffic."""
+def _element_cycles(stage: Accesses, core: Core) -> tuple[float, float]:
+    """Cycles for a vector of an element-wise stage: its operators, and private arrays' traffic.
+
+    Traffic takes no turns: what the nearest cache does not hold comes and goes by lines.
+    """
     choices, value = 1, stage.block.value
     while isinstance(value, Select) and not loads(value.condition) and loads(value.otherwise):
         choices, value = choices + 1, value.otherwise
     private = stage.result.scope == "private"
     private += any(operand.scope == "private" for operand in stage.operands)
     operators = max(1.0, body_flops(stage.block.value) / choices)
-    return operators / core.pipes + core.private * private
+    return operators / core.pipes, core.private * private
 
 
 def _map_cycles(kernel: Kernel, spec: DeviceSpec, core: Core) -> Array:
