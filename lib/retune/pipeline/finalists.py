@@ -33,7 +33,7 @@ from retune.pipeline.selection import best_record, network_context
 from retune.pipeline.watch import stopping
 from retune.records.schema import Measurement, TuningRecord, succeeded
 from retune.schedule.space import Candidate
-from retune.search.comparison import FinalistComparison
+from retune.search.comparison import QUANTILE, FinalistComparison
 from retune.search.expectation import SURE
 from retune.search.extract import Network
 from retune.search.history import best_candidates
@@ -280,8 +280,8 @@ class _Network:
         self, device: str, plan: FinalistsPlan, weights: Path, tasks: Sequence[str]
     ) -> None:
         self.references: list[float] = []
-        self._seconds: list[float] = []
-        """Of the whole network, by iteration."""
+        self._seconds: list[np.ndarray] = []
+        """Of each slot, or of the network where that is all that is known, by iteration."""
         self._waited: list[float] = []
         self.rounds = 0
         self.count = 0
@@ -311,7 +311,8 @@ class _Network:
         if self.rounds < _KNOWN_ROUNDS or not self._seconds:
             return 1.0
         saved, error = comparison.saved
-        return max(0.0, saved + SURE * error) / float(np.median(self._seconds))
+        usual = np.quantile(np.stack(self._seconds), QUANTILE, axis=0)  # as it stands for finalists
+        return max(0.0, saved + SURE * error) / float(usual.sum())
 
     def round(self, comparison: FinalistComparison) -> None:
         """One round of the comparison."""
@@ -329,7 +330,7 @@ class _Network:
             return
         self.references.append(found.reference_us)
         self._waited.append(found.waited)
-        self._seconds += found.seconds.sum(axis=1).tolist()
+        self._seconds += [*found.seconds]
         comparison.observe(choices, self._by_task(found.seconds), resolved=self.resolved)
 
     def _eliminate(self, comparison: FinalistComparison, choices: np.ndarray) -> None:
