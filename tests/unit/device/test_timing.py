@@ -170,7 +170,7 @@ def test_a_cost_is_a_time_at_the_present_pace():
 @pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16, FLOAT32, FLOAT64, INT32, UINT8])
 def test_an_output_of_many_elements_is_compared_to_its_last_one(dtype: DType):
     """Whatever the type, and where several parts are compared one after the other."""
-    right = np.arange(200_000).reshape(2, -1) % 100
+    right = np.arange(1_000_000).reshape(2, -1) % 100
     wrong = right.copy()
     wrong[1, -1] += 7
     reference = expected({"y": right.astype(np.float64)}, 0.05, 0.0)
@@ -179,7 +179,7 @@ def test_an_output_of_many_elements_is_compared_to_its_last_one(dtype: DType):
     )
     found = reference.deviation({"y": wrong.astype(numpy_dtype(dtype))})
     assert found.largest == 7.0
-    assert f"at [1, {100_000 - 1}]: expected 99, got 106" in found.problem
+    assert f"at [1, {500_000 - 1}]: expected 99, got 106" in found.problem
 
 
 def test_the_output_that_is_furthest_beyond_its_tolerance_is_named():
@@ -187,3 +187,14 @@ def test_the_output_that_is_furthest_beyond_its_tolerance_is_named():
     found = reference.deviation({"small": np.full(3, 1.5), "large": np.full(3, 1e3 + 100)})
     assert found.largest == 100.0
     assert "output 'small'" in found.problem
+
+
+@pytest.mark.parametrize("size", [1000, 1_000_000])
+def test_nan_is_found_wherever_it_is(size: int):
+    right = np.ones(size, np.float32)
+    for index in (0, size // 2, size - 1):
+        wrong = right.copy()
+        wrong[index] = np.nan
+        found = expected({"y": right}, 1e-4, 0.0).deviation({"y": wrong})
+        assert found.largest == np.inf
+        assert f"at [{index}]" in found.problem

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
 
@@ -11,6 +12,7 @@ from retune.codegen.source import ProgramSource
 from retune.device.measure.contention import MOST_REPEATS, Took, undisturbed_times
 from retune.device.measure.messages import Timed
 from retune.device.measure.workload import MeasureOptions
+from retune.device.opencl.host import available_cores
 from retune.records.cost import drift
 
 _GROWTH = 1.5
@@ -22,8 +24,11 @@ _CHECKED_RUNS = 2
 """A wrong result is run once more on fresh inputs."""
 _ELEMENTS_PER_S = 1e7
 """Slow for uploads, random data and comparison together."""
-_PART = 1 << 16
+_PART = 1 << 17
 """Elements that are compared at once."""
+_FEW_PARTS = 4
+"""That one thread compares as soon as several are started."""
+_THREADS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,20 +118,24 @@ def _largest_finite(array: np.ndarray) -> float:
 
 
 def _largest_distance(values: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest absolute difference; NaN if some difference is none. In parts that stay in a
-    cache: an output may have millions of elements, and each candidate is compared."""
+    """The largest absolute difference; NaN if some difference is none.
+
+    By several threads, in parts that stay in a cache: an output may have millions of elements, and
+    each candidate is compared.
+    """
     wide = np.float32 if _fits_float32(values) and _fits_float32(wanted) else np.float64
-    largest = 0.0
-    for start in range(0, len(wanted), _PART):
+
+    def most(start: int) -> float:
         part = slice(start, start + _PART)
         with np.errstate(invalid="ignore"):
             distance = values[part].astype(wide) - wanted[part].astype(wide)
-        most = float(np.abs(distance, out=distance).max())
-        if not most <= largest:
-            largest = most
-        if np.isnan(largest):
-            break
-    return largest
+        return float(np.abs(distance, out=distance).max())
+
+    starts = range(0, len(wanted), _PART)
+    if len(starts) <= _FEW_PARTS:
+        return float(np.max([*map(most, starts)], initial=0.0))
+    with ThreadPoolExecutor(min(_THREADS, available_cores())) as pool:
+        return float(np.max([*pool.map(most, starts)]))
 
 
 def _fits_float32(array: np.ndarray) -> bool:

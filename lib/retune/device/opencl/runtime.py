@@ -653,17 +653,19 @@ class Device:
 
     def _hold(self, launches: int) -> PreparedKernel:
         """A launch that keeps the device busy while so many others are enqueued."""
-        program, out, step_s = self._holding
+        launch, step_s = self._holding
         steps = max(1, int(launches * holding.ENQUEUE_S / step_s))
-        return self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [steps])
+        launch.kernel.set_arg(1, np.int32(steps))
+        return launch
 
     @functools.cached_property
-    def _holding(self) -> tuple[BuiltProgram, DeviceMemory, float]:
-        """The holding kernel, what it writes, and the seconds of one of its steps."""
+    def _holding(self) -> tuple[PreparedKernel, float]:
+        """The holding kernel, and the seconds of one of its steps, whose number is set at each
+        use: preparing another launch of it takes a millisecond."""
         program, out = self.build(holding.TEXT), self.allocate(4)
         launch = self.prepare(program, "hold", [out], (1, 1, 1), (1, 1, 1), [holding.HOLD_STEPS])
         self.time([launch])
-        return program, out, self.time([launch]) / holding.HOLD_STEPS
+        return launch, self.time([launch]) / holding.HOLD_STEPS
 
 
 def _pieces(size: int) -> Iterator[slice]:
