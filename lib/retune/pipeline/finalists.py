@@ -107,12 +107,12 @@ def compare_finalists(
     except DeviceError as error:
         _LOG.warning("finalists are not compared in their network: %s", error)
         return Constraints(uncompared="the network cannot run with its finalists")
-    if compared.most_saved >= least:
+    if compared.saved[1] >= least:
         return _winners(session, place, finalists, compared)
     no_leaders = replace(compared, leaders=dict.fromkeys(compared.leaders, 0))
     found = _winners(session, place, finalists, no_leaders)  # they know their times in the network
     every = tuple(run.task.key for run in session.runs)
-    return replace(found, defaults=every, too_little=compared.most_saved)
+    return replace(found, defaults=every)
 
 
 def _planned(
@@ -206,9 +206,9 @@ class InNetwork:
     iterations: int
     reference_us: float
     """Of the reference kernel around the iterations, in the middle."""
-    most_saved: float = 1.0
-    """Part of the network's time that the leaders save at most, by the 95 % interval; 1.0: nobody
-    knows."""
+    saved: tuple[float, float] = (0.0, 1.0)
+    """Part of the network's time that the leaders save: the ends of the 95 % interval. From 0 to 1
+    where it is not known."""
 
 
 def compare_in_network(
@@ -245,7 +245,7 @@ def compare_in_network(
 
         def goes_on() -> bool:
             may = stopwatch() < end and not stopping() and iterations.waited <= _MOST_WAITED
-            return may and iterations.most_saved(comparison) >= least_gain
+            return may and iterations.saved(comparison)[1] >= least_gain
 
         while not comparison.decided and (iterations.rounds < _LEAST_ROUNDS or goes_on()):
             iterations.round(comparison)
@@ -259,7 +259,7 @@ def compare_in_network(
             samples=dict(zip(finalists, comparison.samples, strict=True)),
             iterations=iterations.count,
             reference_us=float(np.median(iterations.references)) if iterations.references else 0.0,
-            most_saved=iterations.most_saved(comparison),
+            saved=iterations.saved(comparison),
         )
 
 
@@ -306,13 +306,14 @@ class _Network:
         """Part of the time that a thread waited for cores, of the parts of rounds in the middle."""
         return median(self._waited or [0.0])
 
-    def most_saved(self, comparison: FinalistComparison) -> float:
-        """As `InNetwork.most_saved`."""
+    def saved(self, comparison: FinalistComparison) -> tuple[float, float]:
+        """As `InNetwork.saved`."""
         if self.rounds < _KNOWN_ROUNDS or not self._seconds:
-            return 1.0
+            return 0.0, 1.0
         saved, error = comparison.saved
         usual = np.quantile(np.stack(self._seconds), QUANTILE, axis=0)  # as it stands for finalists
-        return max(0.0, saved + SURE * error) / float(usual.sum())
+        least, most = (max(0.0, saved + sign * SURE * error) for sign in (-1, 1))
+        return least / float(usual.sum()), most / float(usual.sum())
 
     def round(self, comparison: FinalistComparison) -> None:
         """One round of the comparison."""
@@ -411,6 +412,7 @@ def _winners(
         winners=tuple(winners),
         defaults=tuple(key for key in compared.leaders if key not in named),
         iterations=compared.iterations,
+        saved=compared.saved,
     )
 
 

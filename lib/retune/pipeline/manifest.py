@@ -283,11 +283,18 @@ class Constraints(Manifest):
     """The same of the planned layouts over NHWC alone; None: they were not compared."""
     iterations: int = 0
     """Of the network, in the comparison of the finalists."""
-    too_little: float | None = None
-    """Part of the network's time that the finalists save at most, where it was too little for them
-    to be compiled: all tasks keep their default schedules."""
+    saved: tuple[float, float] = (0.0, 1.0)
+    """Part of the network's time that the winners save, by that comparison: the ends of the 95 %
+    interval, from 0 to 1 where it is not known."""
     uncompared: str = ""
     """Why finalists were not compared, so that records alone decide; empty where they were."""
+
+    @property
+    def too_little(self) -> bool:
+        """Whether finalists saved too little for them to be compiled, so that all tasks keep their
+        default schedules."""
+        known = self.iterations and self.saved[1] < 1.0
+        return bool(known) and all(best.task_key in self.defaults for best in self.winners)
 
     @property
     def binding(self) -> tuple[object, ...]:

@@ -241,8 +241,8 @@ def _decided(done: Constraints, tuned: TunedTasks) -> str:
         number = sum(known.best_us is not None for known in tuned.results)
         return f"records decide for {counted(number, 'task')}, as {done.uncompared}"
     by = f"by {counted(done.iterations, 'iteration')} of the network"
-    if done.too_little is not None:
-        return f"default schedules stay: others save at most {done.too_little:.1%}, {by}"
+    if done.too_little:
+        return f"default schedules stay: others save at most {done.saved[1]:.1%}, {by}"
     number = len(done.winners) + len(done.defaults) - len(tuned.failed)
     verb = "has" if number == 1 else "have"
     return f"{counted(number, 'task')} {verb} a winner, {by}"

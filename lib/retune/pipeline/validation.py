@@ -109,7 +109,8 @@ def stage_compare(
     """The constraints, and what times of the selection's bundle add to them.
 
     Layouts that were found by measuring are kept if the bundle is faster with them than in NHWC.
-    Where the bundle is not faster than default schedules beyond the comparison's noise, tasks that
+    Where the bundle is not faster than default schedules beyond the comparison's noise, nor its
+    winners by their comparison in the network, whose bundle seems no slower then, tasks that
     are slower in the network get theirs back, whoever took their records. Where the rest is not
     faster either, all of them do; at once where finalists were compared in the network, and the
     bundle excludes the least gain for which the request searches on. What compiles to the steps of
@@ -130,7 +131,9 @@ def stage_compare(
     if made.bundle(selection).has_steps_of(default):
         return replace(found, ratio=None)
     gain = made.gain(default, selection)
-    if gain.low > 1.0:
+    unchanged = not (found.given_back or found.denied or found.limits)
+    shown = found.saved[0] > 0.0 and unchanged and gain.ratio > 1.0
+    if gain.low > 1.0 or shown:
         return replace(found, ratio=1 / gain.ratio)
     every = selection.tuned
     excluded = found.iterations and gain.high < 1.0 + request.least_gain

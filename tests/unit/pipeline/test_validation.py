@@ -205,6 +205,21 @@ def test_a_bundle_that_is_not_faster_beyond_doubt_is_not_published(
     assert len(world.compared) == 1 + losers
 
 
+@pytest.mark.parametrize("ratio", [0.995, 1.001])
+@pytest.mark.parametrize("saved", [(0.0, 0.02), (0.004, 0.02)])
+def test_what_winners_save_in_the_network_counts_where_whole_calls_tell_nothing(
+    request_: TuneRequest, world: World, ratio: float, saved: tuple[float, float]
+):
+    world.ratio = lambda _: ratio
+    compared = Constraints(saved=saved, iterations=100)
+    done, constraints = validated(request_, compared)
+    if saved[0] > 0.0 and ratio < 1.0:
+        assert constraints.ratio == pytest.approx(ratio) and not constraints.given_back
+        assert done.best == selected(request_).best
+    else:
+        assert done.best == () and constraints.ratio is None
+
+
 def test_of_records_of_others_those_that_lose_are_given_up(request_: TuneRequest, world: World):
     """Not all of them because the bundle is not faster; they were taken elsewhere."""
     world.ratio = lambda _: 1.05
