@@ -109,13 +109,12 @@ def stage_compare(
     """The constraints, and what times of the selection's bundle add to them.
 
     Layouts that were found by measuring are kept if the bundle is faster with them than in NHWC.
-    Where the bundle is not faster than default schedules beyond the comparison's noise, nor its
-    winners by their comparison in the network, whose bundle seems no slower then, tasks that
+    Where the bundle is not faster than default schedules beyond the comparison's noise, tasks that
     are slower in the network get theirs back, whoever took their records. Where the rest is not
     faster either, all of them do; at once where finalists were compared in the network, and the
-    bundle excludes the least gain for which the request searches on. What compiles to the steps of
-    default schedules is not compared with them: the bundles can differ in their forms alone, which
-    follow from the load of a moment.
+    bundle excludes the least gain for which the request searches on, or that comparison does not
+    show so much. What compiles to the steps of default schedules is not compared with them: the
+    bundles can differ in their forms alone, which follow from the load of a moment.
     """
     made, found = _Made(request, network, tasks), constraints.content
     if request.layout == MEASURED and selection.layouts.activations and found.nhwc_ratio is None:
@@ -131,13 +130,12 @@ def stage_compare(
     if made.bundle(selection).has_steps_of(default):
         return replace(found, ratio=None)
     gain = made.gain(default, selection)
-    unchanged = not (found.given_back or found.denied or found.limits)
-    shown = found.saved[0] > 0.0 and unchanged and gain.ratio > 1.0
-    if gain.low > 1.0 or shown:
+    if gain.low > 1.0:
         return replace(found, ratio=1 / gain.ratio)
     every = selection.tuned
-    excluded = found.iterations and gain.high < 1.0 + request.least_gain
-    slower = () if found.given_back or excluded else _slower_tasks(request, selection, every)
+    least = request.least_gain
+    little = found.iterations and (gain.high < 1.0 + least or found.saved[0] < least)
+    slower = () if found.given_back or little else _slower_tasks(request, selection, every)
     return replace(found, ratio=None, given_back=(*found.given_back, *(slower or every)))
 
 
