@@ -205,7 +205,7 @@ class InNetwork:
     """Of each finalist, in order."""
     iterations: int
     reference_us: float
-    """Of the reference kernel around the iterations, in the middle."""
+    """Of the calibration kernel around the iterations, in the middle."""
     saved: tuple[float, float] = (0.0, 1.0)
     """Part of the network's time that the leaders save: the ends of the 95 % interval. From 0 to 1
     where it is not known."""

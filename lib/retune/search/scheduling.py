@@ -95,7 +95,7 @@ class TaskScheduler:
         *,
         changed: threading.Condition,
         devices: Callable[[], int] = lambda: 1,
-        places: Callable[[], int] = lambda: 1,
+        slots: Callable[[], int] = lambda: 1,
         awaited: Collection[str] = (),
         grace_s: float = GRACE_S,
         clock: Callable[[], float] = perf_counter,
@@ -103,14 +103,14 @@ class TaskScheduler:
         """`finished` says of a task whether it has nothing left to try.
 
         No batch is granted before the `awaited` tasks all have a worker, or had `grace_s` to find
-        one. `devices` says how many there are now, and `places` how many batches they take in.
+        one. `devices` says how many there are now, and `slots` how many batches they take in.
         """
         self._choose = choose
         self._finished = finished
         self._budget = budget
         self._changed = changed
         self._devices = devices
-        self._places = places
+        self._slots = slots
         """Batches that devices take in at the same time."""
         self._enough = False
         """True once too little was expected: what is in flight then changes nothing."""
@@ -368,7 +368,7 @@ class TaskScheduler:
     @property
     def _depth(self) -> int:
         """TaskScheduler in flight at most."""
-        return max(self._devices() + 1, self._places())
+        return max(self._devices() + 1, self._slots())
 
     @property
     def _ordered(self) -> bool:
@@ -386,7 +386,7 @@ class TaskScheduler:
         """First come, first served."""
         inside = sum(t.phase == Phase.MEASURING for t in self._flight)
         waiting = next(t for t in self._flight if t.phase == Phase.WAITING)
-        return inside < self._places() and waiting is batch
+        return inside < self._slots() and waiting is batch
 
     def _is_next_to_record(self, batch: ScheduledBatch) -> bool:
         return next(t for t in self._flight if t.phase < Phase.RECORDED) is batch

@@ -429,7 +429,7 @@ class Session:
             ),
             changed=self._changed,
             devices=lambda: self.runner.capacity,
-            places=lambda: self.runner.slots,
+            slots=lambda: self.runner.slots,
             awaited=awaited,
             grace_s=grace_s,
             clock=self.stopwatch,

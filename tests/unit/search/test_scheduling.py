@@ -45,7 +45,7 @@ class Search:
             budget or Budget(trials=40, batch=BATCH),
             changed=threading.Condition(),
             devices=present or (lambda: devices),
-            places=present or (lambda: devices + int(ahead)),
+            slots=present or (lambda: devices + int(ahead)),
             awaited=names,
             grace_s=grace_s,
             clock=clock,

@@ -152,10 +152,8 @@ class _Reads:
         """What one statement reads of constants, and all that it reads behind a test."""
         if not isinstance(statement, _Straight):
             return [], set()
-        found, reads = list(parts(statement)), list[MemoryLoad]()
-        for part in found:
-            if isinstance(part, MemoryLoad) and self._is_early(part):
-                reads.append(part)
+        found = list(parts(statement))
+        reads = [part for part in found if isinstance(part, MemoryLoad) and self._is_early(part)]
         chosen = [part for part in found if isinstance(part, Operation) and part.op == "choose"]
         tested = {part for each in chosen for part in parts(each) if isinstance(part, MemoryLoad)}
         return reads, tested
