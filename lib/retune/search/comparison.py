@@ -8,6 +8,7 @@ schedule is part of every round, as gains are relative to it. Nothing here knows
 """
 
 from collections.abc import Iterator, Sequence
+from math import ceil, floor
 
 import numpy as np
 
@@ -133,4 +134,14 @@ class FinalistComparison:
 
 
 def _standing(samples: Sequence[Sequence[float]]) -> np.ndarray:
-    return np.array([np.quantile(s, QUANTILE) if s else np.inf for s in samples], np.float64)
+    return np.array([_quantile(s) if s else np.inf for s in samples], np.float64)
+
+
+def _quantile(samples: Sequence[float]) -> float:
+    """QUANTILE of the samples, between two of them where it is, as numpy has it.
+
+    For the few samples of a finalist numpy takes 40 us, and hundreds are asked for in each round.
+    """
+    ordered, rank = sorted(samples), QUANTILE * (len(samples) - 1)
+    below, above = ordered[floor(rank)], ordered[ceil(rank)]
+    return below + (rank - floor(rank)) * (above - below)
