@@ -12,7 +12,7 @@ the largest gains. What the layers sum up to is a bound: a network has launches 
 """
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,11 @@ from retune.search.task import Task
 from retune.targets.cost.estimate import default_candidate
 from retune.targets.devices import target_of
 
+CHOOSERS = ("records", "rounds", "hindsight")
+"""Who choose a schedule: the records, the earlier rounds, and the later rounds, which judge."""
+Times = Mapping[str, float]
+"""By who chooses, the default among them."""
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Layer:
@@ -47,7 +52,7 @@ class Layer:
     costs: np.ndarray
     """Microseconds, the default first; NaN for a failure. float64 [rounds, n]"""
 
-    def times(self) -> dict[str, float]:
+    def times(self) -> Times:
         """Microseconds in the network by who chooses, each judged by the later rounds."""
         half = len(self.costs) // 2
         chosen_by, judge = (np.nanmedian(part, axis=0) for part in np.split(self.costs, [half]))
@@ -86,9 +91,10 @@ def layers_of(model: str, options: Namespace) -> list[Layer]:
         store = RecordStore(options.records)
         made = {t.key: programs_of(t, spec, store, where, options.fastest) for t in tasks}
         rounds: dict[str, list[np.ndarray]] = {task.key: [] for task in tasks}
+        for task in tasks:
+            runner.prepare(task.workload())
         for _ in range(options.rounds):
             for task in tasks:
-                runner.prepare(task.workload())
                 found = measure_programs(runner, task.workload_key(), made[task.key][0], timing)
                 rounds[task.key].append(measured_costs(found)[1])
         return [
@@ -96,17 +102,20 @@ def layers_of(model: str, options: Namespace) -> list[Layer]:
         ]
 
 
-def lines(model: str, layers: Sequence[Layer], most: int) -> Iterator[str]:
-    """What is printed of a network."""
-    sums = {name: sum(each.times()[name] for each in layers) for name in layers[0].times()}
-    whole = sums.pop("default")
-    parts = "  ".join(f"{name} {us / whole:.3f}" for name, us in sums.items())
-    yield f"{model:48} {len(layers):3} layers  default {whole:9.1f} us  {parts}"
-    gained = sorted(layers, key=lambda each: each.times()["rounds"] - each.times()["default"])
-    for each in gained[:most]:
-        us = each.times()
-        ratio = us["rounds"] / us["default"]
-        yield f"    {each.task.name:60} {us['default']:9.1f} us  {ratio:.3f}"
+def lines(model: str, times: Mapping[str, Times], most: int) -> Iterator[str]:
+    """The lines of a network, from the times of its layers by name."""
+    whole = sum(us["default"] for us in times.values())
+    parts = "  ".join(f"{name} {part:.3f}" for name, part in parts_of(times.values()).items())
+    yield f"{model:48} {len(times):3} layers  default {whole:9.1f} us  {parts}"
+    gained = sorted(times.items(), key=lambda entry: entry[1]["rounds"] - entry[1]["default"])
+    for name, us in gained[:most]:
+        yield f"    {name:60} {us['default']:9.1f} us  {us['rounds'] / us['default']:.3f}"
+
+
+def parts_of(times: Collection[Times]) -> Times:
+    """The layers' sums by who chooses, as parts of that of default schedules."""
+    sums = {name: sum(us[name] for us in times) for name in ("default", *CHOOSERS)}
+    return {name: sums[name] / sums["default"] for name in CHOOSERS}
 
 
 def main() -> None:
@@ -120,14 +129,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--layers", type=int, default=0)
     options = parser.parse_args()
-    parts: list[dict[str, float]] = []
+    parts: list[Times] = []
     for model in options.models:
-        layers = layers_of(model, options)
-        print("\n".join(lines(model, layers, options.layers)), flush=True)
-        times = [each.times() for each in layers]
-        parts.append({name: sum(t[name] for t in times) for name in times[0]})
-    for name in ("records", "rounds", "hindsight"):
-        print(f"{name} {geometric_mean([p[name] / p['default'] for p in parts]):.3f}")
+        times = {each.task.name: each.times() for each in layers_of(model, options)}
+        print("\n".join(lines(model, times, options.layers)), flush=True)
+        parts.append(parts_of(times.values()))
+    for name in CHOOSERS:
+        print(f"{name} {geometric_mean([part[name] for part in parts]):.3f}")
 
 
 if __name__ == "__main__":
