@@ -63,9 +63,8 @@ if TYPE_CHECKING:
 
 
 _TURN_S = 0.5e-3
-"""That a thread computes while others wait to: those that measure have little to do between two
-messages to a device, and waited up to 15 ms for their turns beside two that propose, at Python's
-usual 5 ms. A GPU is done with a candidate in 30 ms."""
+"""Seconds that a thread computes while others wait to. Those that measure have little to do between
+two messages to a device: at Python's usual 5 ms they wait up to 15 ms beside two that compute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

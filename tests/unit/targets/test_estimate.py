@@ -21,7 +21,7 @@ from retune.targets.cost.core import Core
 from retune.targets.cost.cpu import cpu_cycles
 from retune.targets.cost.estimate import MOST_ROUNDINGS, default_candidate, estimate
 from retune.targets.cost.nests import kernels, moving, on
-from retune.targets.cost.tiles import window_places
+from retune.targets.cost.tiles import window_elements
 from retune.targets.cpu.space import cpu_space
 from retune.targets.cpu.winograd import cpu_winograd_families
 from retune.targets.spaces import space_of
@@ -242,7 +242,7 @@ def test_crowded_of_many_tiles_is_that_of_each():
 def test_places_of_windows_are_counted_one_by_one(results: int, taps: int, steps: tuple[int, int]):
     stride, apart = steps
     read = Counter(i * stride + j * apart for i in range(results) for j in range(taps))
-    every, once = window_places(np.array([results]), np.array([taps]), stride / apart)
+    every, once = window_elements(np.array([results]), np.array([taps]), stride / apart)
     assert (every, once) == (len(read), sum(times == 1 for times in read.values()))
 
 

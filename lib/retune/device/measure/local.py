@@ -91,8 +91,7 @@ class LocalRunner(DirectRunner):
         self._best_cost: dict[str, float] = {}
         """Least cost of each workload."""
         self._references: list[float] = []
-        """Every time of the calibration kernel so far: what is known of the machine's quiet
-        level."""
+        """Every time of the calibration kernel so far; the quiet machine's follows from them."""
         self._kept: Journal | None = None
         self._opening = threading.Lock()
         self._turn = threading.Lock()

@@ -72,12 +72,12 @@ def _layer_cost(graph: Graph, node: Node) -> float:
     groups = integer(node.attrs, "groups") if node.op in _GROUPED else 1
     if node.op in _GROUPED and groups == 1:
         return inf
-    _, channels, *places = (example(extent) for extent in graph.types[node.outputs[0]].shape)
-    window, row = _window(graph, node), places[-1]
+    _, channels, *extents = (example(extent) for extent in graph.types[node.outputs[0]].shape)
+    window, row = _window(graph, node), extents[-1]
     if node.op in _WHOLE:
         row = prod(window)
     elif node.op in _GROUPED and prod(window[1:]) == 1:
-        row = prod(places)  # rows are read as one
+        row = prod(extents)  # rows are read as one
     in_row = _APART if node.op not in _WHOLE and ints(node.attrs, "strides")[-1] > 1 else _IN_ROW
     read = _elements(graph, node.outputs[:1]) * prod(window)
     return read * (in_row / _filled(row) - _IN_PIXEL / _filled(channels // groups))

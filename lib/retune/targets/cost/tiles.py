@@ -158,13 +158,13 @@ def _shared_numbers(nest: BlockNest, operand: AffineAccess, taps: Sequence[For])
     for d in range(len(operand.load.indices)):
         along = [[n for n in loops if d in operand.dimensions(n.var)] for loops in (written, taps)]
         far, near = (max((operand.step(n.var) for n in x), default=1.0) for x in along)
-        found = window_places(nest.size(along[0]), nest.size(along[1]), far / near)
+        found = window_elements(nest.size(along[0]), nest.size(along[1]), far / near)
         every, once = every * found[0], once * found[1]
     return every - once
 
 
-def window_places(results: Array, taps: Array, stride: float) -> tuple[Array, Array]:
-    """Places along an axis that neighbouring windows read, and those that only one of them reads.
+def window_elements(results: Array, taps: Array, stride: float) -> tuple[Array, Array]:
+    """Elements along an axis that neighbouring windows read, and those that only one of them reads.
 
     `stride`, in taps, lies between two windows. Each float64 [n].
     """
