@@ -27,12 +27,12 @@ def channels_last(graph: Graph) -> Graph:
     A region stays in NCHW where its layers lose less by that than NHWC takes in transposes.
     """
     kept, made = frozenset[str](), _Converter(graph).convert()
-    moved = transposed_elements(made)
     for region in regions(graph, lambda node: _handler(node) not in (_in_old_order, _several)):
-        if (cost := window_cost(graph, region)) < moved:
+        cost, moved = window_cost(graph, region), transposed_elements(made)
+        if cost < moved:
             other = _Converter(graph, kept | region).convert()
-            if cost + (left := transposed_elements(other)) < moved:
-                kept, made, moved = kept | region, other, left
+            if cost + transposed_elements(other) < moved:
+                kept, made = kept | region, other
     return made
 
 
